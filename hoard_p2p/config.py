@@ -1,0 +1,73 @@
+"""Settings: what the user chose, parsed once at the edge. Pure apart from reading the environment for defaults."""
+
+import getpass
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from hoard_p2p.errors import BadRequest
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""A value that JSON can carry; file names in it use the surrogateescape convention of `os.fsdecode`."""
+
+DEFAULT_REPLICAS = 2
+DEFAULT_TIMEOUT = 60.0
+_UNITS = {"": 1, "b": 1, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What `hoard up` was told. `capacity` in bytes, None: the default share of the disk. `port` 0: any free port."""
+
+    data_dir: Path
+    host: str
+    port: int
+    cluster: str
+    name: str
+    rack: str
+    capacity: int | None
+    discovery: tuple[str, ...]
+
+
+def parse_size(text: str) -> int:
+    """Bytes for a text such as `500GiB`, `1.5T`, `4096`. Units are powers of 1024. Raises BadRequest."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise BadRequest(f"{text!r} is no size; write for instance 500GiB")
+    unit = match[2].lower()
+    return int(float(match[1]) * (1 << _UNITS[unit] if unit else 1))
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, `[V6]:PORT` or `:PORT`. Raises BadRequest."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise BadRequest(f"{text!r} is no address; write HOST:PORT, port 0 for any free one")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def default_data_dir() -> Path:
+    """`HOARD_DATA_DIR`, else /var/lib/hoard for root, else the user's data directory."""
+    chosen = os.environ.get("HOARD_DATA_DIR")
+    if chosen:
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/hoard")
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "hoard"
+
+
+def default_cluster() -> str:
+    """The user's name: nodes of different users on one network stay apart."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no entry in the password database, as in many containers
+        return f"uid-{os.getuid()}"
+
+
+def default_name() -> str:
+    return socket.gethostname()

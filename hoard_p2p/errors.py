@@ -1,0 +1,163 @@
+"""Every error that Hoard raises on purpose.
+
+One tree under `HoardError`. Not found, corrupt and unavailable are three branches, because callers act differently on
+each: give up, fetch again, wait. A message is lower case, holds the values, and says what to do next. The doors (FUSE,
+HTTP, the command line, the unix socket) map the branches in one table each; `WIRE_NAMES` lists the classes that can
+cross a process boundary by name.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class HoardError(Exception):
+    """The root of the tree; `str(error)` is the message for the user."""
+
+
+# --- not found: the thing does not exist; asking again will not help
+
+
+class NotFound(HoardError):
+    """No such snapshot, ref or path."""
+
+
+class SnapshotUnknown(NotFound):
+    """No snapshot, prefix or ref of that name is known here or at any peer."""
+
+
+class SnapshotAmbiguous(NotFound):
+    """A prefix fits several snapshots."""
+
+
+class PathNotFound(NotFound):
+    """The snapshot has no such path."""
+
+
+# --- integrity: the bytes are there and wrong
+
+
+class Corrupt(HoardError):
+    """Bytes do not match what their name or format promises."""
+
+
+class ChunkCorrupt(Corrupt):
+    """A chunk's bytes do not hash to its id."""
+
+
+class CatalogCorrupt(Corrupt):
+    """A catalog or root breaks its format; `docs/formats.md` lists the checks."""
+
+
+# --- unavailable: it exists, but not here and now
+
+
+class Unavailable(HoardError):
+    """Peers or an origin could not be reached or did not have it; trying later may help."""
+
+
+class ChunkUnavailable(Unavailable):
+    """No reachable peer holds the chunk."""
+
+
+class PeerUnavailable(Unavailable):
+    """One peer did not answer, or answered badly; the caller tries the next."""
+
+
+class DeadlineExceeded(Unavailable):
+    """Our own deadline passed."""
+
+
+# --- this machine
+
+
+class NoNode(HoardError):
+    """No node is running on this data directory."""
+
+
+class NodeRunning(HoardError):
+    """A node already runs on this data directory."""
+
+    def __init__(self, data_dir: Path | str, pid: int) -> None:
+        super().__init__(
+            f"a node already runs on {data_dir} (pid {pid}); stop it with: hoard down --data-dir {data_dir}"
+        )
+        self.pid = pid
+
+
+class StoreFailed(HoardError):
+    """The store could not keep something: disk full, read-only, I/O error."""
+
+
+class StoreFormatUnknown(HoardError):
+    """The data directory was written by a version that this one cannot read."""
+
+
+class MountFailed(HoardError):
+    """The kernel or fusermount3 refused a mount or an unmount."""
+
+
+class MountBusy(MountFailed):
+    """A mount has users; the message names them."""
+
+
+# --- the caller's request
+
+
+class BadRequest(HoardError):
+    """Arguments that cannot mean anything; the message says what would."""
+
+
+class Refused(HoardError):
+    """Understood and not allowed in this state; the message says which state."""
+
+
+class SourceUnreadable(HoardError):
+    """Paths of a source that could not be read."""
+
+    def __init__(self, failures: Sequence[str]) -> None:
+        shown = "\n".join(f"  {line}" for line in failures)
+        super().__init__(
+            f"{len(failures)} paths could not be read, nothing was published "
+            f"(repair them, or leave them out with --skip-unreadable):\n{shown}"
+        )
+        self.failures = tuple(failures)
+
+
+class SourceChanging(HoardError):
+    """A file kept changing while it was read."""
+
+
+WIRE_NAMES: dict[str, type[HoardError]] = {
+    cls.__name__: cls
+    for cls in (
+        HoardError,
+        NotFound,
+        SnapshotUnknown,
+        SnapshotAmbiguous,
+        PathNotFound,
+        Corrupt,
+        ChunkCorrupt,
+        CatalogCorrupt,
+        Unavailable,
+        ChunkUnavailable,
+        PeerUnavailable,
+        DeadlineExceeded,
+        StoreFailed,
+        StoreFormatUnknown,
+        MountFailed,
+        MountBusy,
+        BadRequest,
+        Refused,
+        SourceChanging,
+    )
+}
+
+
+def wire_name(error: HoardError) -> str:
+    """The most specific name in `WIRE_NAMES` for `error`, for a peer process that has the same table."""
+    return next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in WIRE_NAMES)
+
+
+def from_wire(name: str, message: str) -> HoardError:
+    """The error that `wire_name` named; an unknown name (a newer version) becomes a plain `HoardError`."""
+    return WIRE_NAMES.get(name, HoardError)(message)

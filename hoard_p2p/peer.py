@@ -1,0 +1,61 @@
+"""Nodes as others see them: ids, membership records, and the immutable view that every plan is made from."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NewType
+
+from hoard_p2p.ids import from_hex
+
+NodeId = NewType("NodeId", bytes)
+"""16 random bytes, made once per data directory."""
+
+NODE_ID_SIZE = 16
+WIRE_VERSION = 1
+"""Version of the protocol between nodes; version N - 1 is supported."""
+
+
+def parse_node_id(text: str) -> NodeId:
+    """The id written as 32 hex digits. Raises ValueError for anything else."""
+    return NodeId(from_hex(text, NODE_ID_SIZE, "a node id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The membership record of one node.
+
+    `weight` is in units of 2**-16 GiB, rounded down to a power of sqrt(2) GiB (`placement.weight_of`); it decides the
+    share of segments that the node is home of. `rack` may be empty: then all nodes share one rack.
+    """
+
+    node_id: NodeId
+    incarnation: int
+    name: str
+    rack: str
+    host: str
+    port: int
+    weight: int
+    wire_version: int = WIRE_VERSION
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """Who is in the cluster, as one node sees it at one moment: itself and the peers it believes alive.
+
+    Never changes; membership makes a new one. `peers` is sorted by node id and holds `me` too.
+    """
+
+    me: NodeId
+    peers: tuple[Peer, ...]
+
+    @cached_property
+    def by_id(self) -> dict[NodeId, Peer]:
+        return {peer.node_id: peer for peer in self.peers}
+
+    @property
+    def others(self) -> tuple[Peer, ...]:
+        return tuple(peer for peer in self.peers if peer.node_id != self.me)
