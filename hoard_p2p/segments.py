@@ -1,0 +1,101 @@
+"""Where a chunk table is cut into segments, the units of placement, transfer and residency.
+
+A segment ends by content, so that a changed version keeps its neighbours' segments and thereby their homes
+(docs/formats.md, "Segments"). Pure.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hoard_p2p.ids import HOLE, ChunkId
+
+MIB = 1 << 20
+
+MIN_SEGMENT = MIB
+"""Bytes that a segment holds at least before its content may end it."""
+
+MEAN_SEGMENT = 8 * MIB
+
+MAX_SEGMENT = 64 * MIB
+"""A segment ends after the chunk with which it reaches this many bytes, so it has fewer than this plus one chunk."""
+
+MAX_SEGMENT_CHUNKS = 16_384
+
+LARGE_FILE = 8 * MIB
+"""A file with more bytes of data than this, holes not counted, has segments and a slab of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTable:
+    """`firsts[s]` is the first run of segment s, with one more entry, the number of runs. `files[s]` is the inode of
+    the large file that segment s lies in, 0 for none."""
+
+    firsts: "array[int]"
+    files: "array[int]"
+
+
+class Segmenter:
+    """Cuts a chunk table into segments while it is made. Memory: 8 bytes a segment, about 1 MB for a TB of data."""
+
+    def __init__(self) -> None:
+        self._firsts = array("I", [0])
+        self._files = array("I")
+        self._run = 0
+        self._file = 0  # the large file that is being added
+        self._bytes = 0  # of the open segment: data, and chunks
+        self._chunks = 0
+
+    def add_file(self, runs: Sequence[tuple[ChunkId, int]], inode: int) -> None:
+        """Add the (id, length) of one file's runs, holes included, in chunk-table order."""
+        large = data_size(runs) > LARGE_FILE
+        if large:
+            self._end()
+            self._file = inode
+        for chunk_id, length in runs:
+            self._run += 1
+            if chunk_id == HOLE:
+                continue
+            self._bytes += length
+            self._chunks += 1
+            if self._full() or self._ends_by_content(chunk_id, length):
+                self._end()
+        if large:
+            self._end()
+            self._file = 0
+
+    def finish(self) -> SegmentTable:
+        """The table of everything added; the last segment ends here. Nothing may be added afterwards."""
+        self._end()
+        return SegmentTable(self._firsts, self._files)
+
+    def _full(self) -> bool:
+        return self._bytes >= MAX_SEGMENT or self._chunks >= MAX_SEGMENT_CHUNKS
+
+    def _ends_by_content(self, chunk_id: ChunkId, length: int) -> bool:
+        """By chance in proportion to the chunk's length, so that boundaries fall by bytes whatever the chunk sizes."""
+        lot = int.from_bytes(chunk_id[8:16], "little")
+        return self._bytes >= MIN_SEGMENT and lot * MEAN_SEGMENT < length << 64
+
+    def _end(self) -> None:
+        if self._run > self._firsts[-1]:
+            self._firsts.append(self._run)
+            self._files.append(self._file)
+        self._bytes = self._chunks = 0
+
+
+def data_size(runs: Sequence[tuple[ChunkId, int]]) -> int:
+    """Bytes of `runs` without holes."""
+    return sum(length for chunk_id, length in runs if chunk_id != HOLE)
+
+
+def segment_starts(runs: Sequence[tuple[ChunkId, int]]) -> list[int]:
+    """First runs of the segments of one file by itself (a catalog), and at the end the number of runs."""
+    segmenter = Segmenter()
+    segmenter.add_file(runs, 0)
+    return list(segmenter.finish().firsts)
+
+
+def placement_key(ids: Sequence[ChunkId]) -> ChunkId | None:
+    """What a segment with these runs is placed by: the id of its last chunk; None if all are holes."""
+    return next((chunk_id for chunk_id in reversed(ids) if chunk_id != HOLE), None)
