@@ -1,0 +1,219 @@
+"""The few Protocols that the rooms meet at, each with its contract, and the values that pass through them.
+
+A room is handed these; it does not import the room behind them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
+from hoard_p2p.peer import NodeId, Peer
+
+
+class Place(NamedTuple):
+    """Where a chunk's bytes lie on this machine.
+
+    `generation` is 1 - 255 and changes when the bytes at a place were replaced, so that "verified" can be remembered
+    per place and not outlive a repair.
+    """
+
+    slab: int
+    offset: int
+    length: int
+    generation: int
+
+
+class Extent(NamedTuple):
+    """One chunk written to a slab: the unit of sidecars and of index commits."""
+
+    slab: int
+    offset: int
+    length: int
+    chunk_id: ChunkId
+
+
+class SlabKind(Enum):
+    SHARED = "shared"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class SlabHandle:
+    """A slab made for one writer: two descriptors that the writer owns and closes, and the slab's number."""
+
+    slab: int
+    kind: SlabKind
+    size: int
+    data_fd: int
+    sidecar_fd: int
+
+
+class SlabBroker(Protocol):
+    """What a writer of slabs needs from the one owner of the index. Blocking; safe from several threads.
+
+    The node's store is one; a worker process has one that asks the node over its socket.
+    """
+
+    def new_slab(self, kind: SlabKind, size: int) -> SlabHandle:
+        """A fresh, empty slab. `size`: for FILE the file's exact length, for SHARED ignored. Raises StoreFailed."""
+        ...
+
+    def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
+        """The unfinished FILE slab of `file_key` if it was made in this start of the node and nobody writes it now,
+        else a fresh one, recorded under that key as incomplete. Raises StoreFailed."""
+        ...
+
+    def commit(self, extents: Sequence[Extent]) -> None:
+        """Record extents whose bytes and sidecar are already synced (I2); returns once they are durable."""
+        ...
+
+    def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
+        """Record that file slab `slab` holds the file of `file_key`; `complete`: every byte that is not a hole."""
+        ...
+
+
+class FileSink(Protocol):
+    """Where the chunks of one large file go. Created by `ChunkSink.open_file`. `put` is safe from several threads."""
+
+    def put(self, chunk_id: ChunkId, data: Bytes, offset: int) -> None:
+        """Keep a chunk that lies at `offset` of the file. Does nothing if the chunk is stored already."""
+        ...
+
+    def finish(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> None:
+        """The file is whole: `runs` are its (id, length) in order, holes included. Completes its slab where that is
+        worth the copies, records it under `file_key`, and frees what the sink held."""
+        ...
+
+    def abandon(self) -> None:
+        """The file was not finished (it changed, or could not be read); what was put stays usable as chunks."""
+        ...
+
+
+class ChunkSink(Protocol):
+    """Where new chunks go: the writing side of a store. Safe from several threads; blocking."""
+
+    def has(self, ids: Sequence[ChunkId]) -> list[bool]:
+        """For each id, whether the chunk is stored or on its way (put, not yet flushed)."""
+        ...
+
+    def put(self, chunk_id: ChunkId, data: Bytes) -> None:
+        """Keep a chunk in a shared slab. Does nothing if it is stored already. `data` may be reused after return.
+        The caller has hashed `data`. Raises StoreFailed."""
+        ...
+
+    def open_file(self, size: int) -> FileSink:
+        """A sink for a large file of `size` bytes, which gets a slab of its own when its first new chunk arrives."""
+        ...
+
+    def flush(self) -> None:
+        """Return once everything put so far is durable and in the index. Raises StoreFailed."""
+        ...
+
+
+class LocalChunks(Protocol):
+    """The reading side of a store, from any process of this machine."""
+
+    def place(self, chunk_id: ChunkId) -> Place | None:
+        """Where the chunk lies, None if it is not stored here."""
+        ...
+
+    def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
+        """`place` for many ids, in one transaction."""
+        ...
+
+    def read_into(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:
+        """Fill `into` with the chunk's bytes from `start`; None if it is not stored here. One index transaction is
+        held until the bytes are copied. Raises ChunkCorrupt if the slab is shorter than the index says."""
+        ...
+
+    def read_at(self, place: Place, start: int, into: memoryview) -> None:
+        """The same at a place already known (for instance one not yet in the index). Raises ChunkCorrupt."""
+        ...
+
+
+class Found(NamedTuple):
+    """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it."""
+
+    run: int
+    place: Place | None
+    data: bytes
+
+
+class MissFailed(NamedTuple):
+    """An answer about a missing chunk run: why nobody has it. `message` names the peers that were tried."""
+
+    run: int
+    message: str
+
+
+class MissChannel(Protocol):
+    """How a mount worker asks its node for chunks it does not have. Non-blocking; used from one thread.
+
+    It reconnects by itself, and asks again for what is outstanding, when the node went away and came back.
+    """
+
+    def fileno(self) -> int:
+        """A descriptor to poll for reading, -1 while there is no connection. May change after `tend`."""
+        ...
+
+    def ask(self, run: int) -> None:
+        """Ask for a chunk run of this mount's snapshot (a second ask for one that is outstanding is dropped)."""
+        ...
+
+    def distrust(self, run: int, place: Place) -> None:
+        """Tell that the bytes at `place` are wrong, and ask for good ones. Answered like `ask`."""
+        ...
+
+    def answers(self) -> list[Found | MissFailed]:
+        """What has arrived; empty if nothing."""
+        ...
+
+    def tend(self) -> None:
+        """Called about once a second and when `fileno` is ready: reconnect and ask again where needed."""
+        ...
+
+
+class PeerChunks(Protocol):
+    """Bulk reading from one peer. Blocking, for use from threads; each call has its own deadline."""
+
+    def fetch(
+        self,
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        """Ask `peer` for chunks of known (id, length), in order. Each is received into a reused buffer, hashed, and
+        handed to `deliver(index, bytes)`, which must copy what it keeps. Returns the indexes the peer does not have.
+        `timeout`: seconds without progress. Raises PeerUnavailable (also for half-way failures: what was delivered
+        stays good) and ChunkCorrupt (wrong bytes: the peer is to be shunned)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Which segments of a snapshot a node holds whole, counted from disk (I12). Bit i of `bits` (byte i // 8, bit
+    i % 8) is segment i; catalog segments are not counted."""
+
+    snapshot: SnapshotId
+    node: NodeId
+    version: int
+    bits: bytes
+
+    def holds(self, segment: int) -> bool:
+        byte = segment >> 3
+        return byte < len(self.bits) and bool(self.bits[byte] >> (segment & 7) & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """What the user asked of a mount."""
+
+    mountpoint: Path
+    workers: int
+    timeout: float
+    verify: str = "first"

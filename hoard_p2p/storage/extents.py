@@ -1,0 +1,141 @@
+"""What the index's tables about chunks, slabs and large files mean. Each function works inside a given transaction.
+
+A chunk has up to `MAX_PLACES` places; readers use the first. Generations of one chunk's places differ from each other
+and from the last one that was quarantined, so "verified at generation g" never speaks of other bytes.
+"""
+
+import struct
+from collections.abc import Collection, Iterable
+
+from hoard_p2p.errors import BadRequest, Refused
+from hoard_p2p.interfaces import Extent, Place, SlabKind
+from hoard_p2p.storage.index import Table, Transaction
+from hoard_p2p.storage.records import (
+    FileSlab,
+    SlabRecord,
+    decode_file,
+    decode_places,
+    decode_slab,
+    encode_file,
+    encode_places,
+    encode_slab,
+)
+
+MAX_PLACES = 16
+"""Further places are not listed; their bytes are found by sidecar only."""
+_NEXT_SLAB = b"next_slab"
+_U32 = struct.Struct(">I")  # keys sort by number
+
+
+def next_generation(listed: Collection[int], last: bytes | None) -> int:
+    """The generation of a chunk's next place. `last`: the chunk's row in GENERATIONS, which is the last one given and
+    exists once a place was quarantined; before that the listed places tell it. Runs through 1 - 255 in a circle."""
+    after = last[0] if last else max(listed, default=0)
+    circle = (generation % 255 + 1 for generation in range(after, after + 255))
+    return next(generation for generation in circle if generation not in listed)
+
+
+def slab_key(slab: int) -> bytes:
+    return _U32.pack(slab)
+
+
+def add_slab(txn: Transaction, record: SlabRecord) -> int:
+    """List a new slab; its number was never used before."""
+    raw = txn.get(Table.META, _NEXT_SLAB)
+    slab = _U32.unpack(raw)[0] if raw else 1
+    txn.put(Table.META, _NEXT_SLAB, _U32.pack(slab + 1))
+    txn.put(Table.SLABS, slab_key(slab), encode_slab(record))
+    if record.file_key:
+        put_file(txn, record.file_key, FileSlab(slab, False))
+    return slab
+
+
+def drop_slab(txn: Transaction, slab: int) -> None:
+    """Unlist a slab that was never written."""
+    record = get_slab(txn, slab)
+    txn.delete(Table.SLABS, slab_key(slab))
+    if record is not None and record.file_key and get_file(txn, record.file_key) == FileSlab(slab, False):
+        txn.delete(Table.FILES, record.file_key)
+
+
+def get_slab(txn: Transaction, slab: int) -> SlabRecord | None:
+    raw = txn.get(Table.SLABS, slab_key(slab))
+    return decode_slab(raw) if raw else None
+
+
+def get_file(txn: Transaction, file_key: bytes) -> FileSlab | None:
+    raw = txn.get(Table.FILES, file_key)
+    return decode_file(raw) if raw else None
+
+
+def put_file(txn: Transaction, file_key: bytes, record: FileSlab) -> None:
+    """Record a file's slab, unless another slab has it complete already."""
+    known = get_file(txn, file_key)
+    if known is not None and known.complete and known.slab != record.slab and not record.complete:
+        return
+    txn.put(Table.FILES, file_key, encode_file(record))
+
+
+def own_slab(txn: Transaction, slab: int, start: int) -> SlabRecord:
+    """The record of a slab made in this start. Raises BadRequest, or Refused for another start (a writer that outlived
+    its node)."""
+    record = get_slab(txn, slab)
+    if record is None:
+        raise BadRequest(f"slab {slab} is not listed; ask for a new slab")
+    if record.start != start:
+        raise Refused(f"slab {slab} was made in start {record.start}, this is start {start}; ask for a new slab")
+    return record
+
+
+def add_extents(txn: Transaction, extents: Iterable[Extent]) -> None:
+    """Give each chunk one more place. Repeating it changes nothing."""
+    quarantines = txn.count(Table.GENERATIONS) > 0
+    for slab, offset, length, chunk_id in sorted(extents, key=lambda extent: extent.chunk_id):
+        raw = txn.get(Table.CHUNKS, chunk_id)
+        places = decode_places(raw) if raw else []
+        if len(places) >= MAX_PLACES or any((p.slab, p.offset) == (slab, offset) for p in places):
+            continue
+        last = txn.get(Table.GENERATIONS, chunk_id) if quarantines else None
+        generation = next_generation([p.generation for p in places], last)
+        txn.put(Table.CHUNKS, chunk_id, encode_places([*places, Place(slab, offset, length, generation)]))
+        if last:
+            txn.put(Table.GENERATIONS, chunk_id, bytes([generation]))
+
+
+def lists(txn: Transaction, extent: Extent) -> bool:
+    """Whether the index lists exactly this extent."""
+    raw = txn.get(Table.CHUNKS, extent.chunk_id)
+    return raw is not None and any(place[:3] == extent[:3] for place in decode_places(raw))
+
+
+def drop_place(txn: Transaction, chunk_id: bytes, place: Place) -> bool:
+    """Quarantine one place, exactly as listed; False if it is not listed."""
+    raw = txn.get(Table.CHUNKS, chunk_id)
+    places = decode_places(raw) if raw else []
+    if place not in places:
+        return False
+    if txn.get(Table.GENERATIONS, chunk_id) is None:
+        txn.put(Table.GENERATIONS, chunk_id, bytes([max(p.generation for p in places)]))
+    places.remove(place)
+    if places:
+        txn.put(Table.CHUNKS, chunk_id, encode_places(places))
+    else:
+        txn.delete(Table.CHUNKS, chunk_id)
+    _demote(txn, place.slab)
+    return True
+
+
+def _demote(txn: Transaction, slab: int) -> None:
+    """A file slab that lost a place no longer has all of its file."""
+    record = get_slab(txn, slab)
+    if record is None or record.kind is not SlabKind.FILE or not record.file_key:
+        return
+    if get_file(txn, record.file_key) == FileSlab(slab, True):
+        txn.put(Table.FILES, record.file_key, encode_file(FileSlab(slab, False)))
+
+
+def set_file_key(txn: Transaction, slab: int, file_key: bytes) -> None:
+    """Name the large file that a slab holds, once its key is known."""
+    record = get_slab(txn, slab)
+    if record is not None and record.file_key != file_key:
+        txn.put(Table.SLABS, slab_key(slab), encode_slab(record._replace(file_key=file_key)))

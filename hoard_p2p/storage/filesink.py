@@ -1,0 +1,149 @@
+"""The chunks of one large file: a slab of its own, at the file's own offsets, so that a whole one can back a mount."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from hoard_p2p.errors import HoardError, StoreFailed
+from hoard_p2p.ids import HOLE, Bytes, ChunkId, chunk_id, short
+from hoard_p2p.interfaces import Extent, SlabHandle
+from hoard_p2p.storage.groups import Completion, Groups, Room
+from hoard_p2p.storage.openslab import OpenSlab
+
+log = logging.getLogger(__name__)
+
+
+class StoredChunks(Protocol):
+    """What a sink must know of chunks that are in the store already."""
+
+    def read_whole(self, chunk_id: ChunkId, into: memoryview) -> bool:
+        """Fill `into` with a chunk of just that length, committed or pending; False if there is none."""
+        ...
+
+    def committed(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Those of `extents` that the index lists."""
+        ...
+
+
+class Missing(NamedTuple):
+    """A run of the file that its slab does not have."""
+
+    chunk_id: ChunkId
+    offset: int
+    length: int
+
+
+def missing_runs(runs: Sequence[tuple[ChunkId, int]], present: dict[int, ChunkId]) -> list[Missing]:
+    """The runs, holes left out, that are not at their offset in `present`."""
+    found = []
+    offset = 0
+    for run_id, length in runs:
+        if run_id != HOLE and present.get(offset) != run_id:
+            found.append(Missing(run_id, offset, length))
+        offset += length
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A slab and the chunks it has, by offset."""
+
+    slab: OpenSlab
+    present: dict[int, ChunkId]
+
+
+class FileSlabSink:
+    """FileSink with a slab that is asked for when the first chunk comes, and again if that slab fails."""
+
+    def __init__(
+        self, size: int, groups: Groups, stored: StoredChunks, make_slab: Callable[[], SlabHandle], copy_share: float
+    ) -> None:
+        self._size = size
+        self._groups = groups
+        self._stored = stored
+        self._make_slab = make_slab
+        self._copy_share = copy_share
+        self._lock = threading.Lock()
+        self._filled: _Filled | None = None
+        self.ended = False
+
+    def put(self, chunk_id: ChunkId, data: Bytes, offset: int) -> None:
+        if offset + len(data) > self._size:
+            raise StoreFailed(f"chunk at {offset} of {len(data)} bytes lies beyond a file of {self._size} bytes")
+        entered: list[_Filled] = []
+
+        def room(_: int) -> Room:
+            entered.append(self._enter())
+            return Room(entered[0].slab, offset)
+
+        if self._groups.keep(chunk_id, data, room):
+            entered[0].present[offset] = chunk_id
+
+    def finish(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> None:
+        """See FileSink. Returns before the record is durable; `flush` of the writer waits for it."""
+        if sum(length for _, length in runs) != self._size:
+            raise StoreFailed(f"the runs of file {file_key.hex()} do not add up to {self._size} bytes")
+        filled = self._filled
+        if filled is not None and filled.slab.enter():
+            complete = self._complete(filled, runs)
+            self._groups.complete(Completion(filled.slab, file_key, complete))
+        self.abandon()
+
+    def abandon(self) -> None:
+        with self._lock:
+            self.ended = True
+            if self._filled is not None:
+                self._filled.slab.retire()
+
+    def _enter(self) -> _Filled:
+        """The slab, entered once more. Raises StoreFailed."""
+        with self._lock:
+            if self.ended:
+                raise StoreFailed("the file was finished or abandoned; open it again")
+            if self._filled is None or not self._filled.slab.enter():
+                slab = OpenSlab(self._make_slab())
+                slab.enter()
+                present = {extent.offset: extent.chunk_id for extent in self._stored.committed(slab.listed())}
+                self._filled = _Filled(slab, present)
+            return self._filled
+
+    def _complete(self, filled: _Filled, runs: Sequence[tuple[ChunkId, int]]) -> bool:
+        """Copy what the slab lacks if that is worth it; whether the slab has all of the file then."""
+        missing = missing_runs(runs, filled.present)
+        absent = sum(run.length for run in missing)
+        if absent > self._copy_share * sum(length for run_id, length in runs if run_id != HOLE):
+            return False
+        try:
+            buffer = memoryview(bytearray(max((run.length for run in missing), default=0)))
+            return all(self._copy(filled, run, buffer[: run.length]) for run in missing)
+        except HoardError as error:  # a complete slab is a faster one, no more: its chunks are stored all the same
+            log.info("slab %d stays incomplete: %s", filled.slab.slab, error)
+            return False
+
+    def _copy(self, filled: _Filled, run: Missing, view: memoryview) -> bool:
+        if not self._stored.read_whole(run.chunk_id, view) or chunk_id(view) != run.chunk_id:
+            log.info("slab %d stays incomplete: no good copy of %s", filled.slab.slab, short(run.chunk_id))
+            return False
+        if not filled.slab.enter():
+            return False
+        self._groups.keep_copy(run.chunk_id, view, Room(filled.slab, run.offset))
+        filled.present[run.offset] = run.chunk_id
+        return True
+
+
+class LingeringSink:
+    """FileSink of one user of a large file; the FileSlabSink behind it stays open for the next user."""
+
+    def __init__(self, current: Callable[[], FileSlabSink]) -> None:
+        self._current = current
+
+    def put(self, chunk_id: ChunkId, data: Bytes, offset: int) -> None:
+        self._current().put(chunk_id, data, offset)
+
+    def finish(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> None:
+        self._current().finish(file_key, runs)
+
+    def abandon(self) -> None:
+        """Nothing: the writer closes the slab when it needs the descriptors, or ends."""

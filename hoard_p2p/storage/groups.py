@@ -1,0 +1,268 @@
+"""Making puts durable in groups: which chunks are on their way, and the thread that commits them.
+
+The order in a group is I2's: bytes (written by `keep`, before the chunk joins a group), sidecars, fdatasync of both,
+index commit. Only then is a chunk no longer pending; a group that fails is forgotten, and whoever flushes hears of it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hoard_p2p.errors import HoardError, StoreFailed
+from hoard_p2p.ids import Bytes, ChunkId, short
+from hoard_p2p.interfaces import Extent, Place, SlabBroker
+from hoard_p2p.storage.openslab import OpenSlab
+
+BEHIND = 2
+"""Puts wait while more closed groups than this are not yet on disk: memory and loss stay bounded."""
+PATIENCE = 300.0
+"""Seconds that a put or flush waits for the disk at most."""
+REMEMBERED_FAILURES = 1000
+
+
+class Room(NamedTuple):
+    """Room for one chunk, given out by a sink: the slab counts the caller as its user already."""
+
+    slab: OpenSlab
+    offset: int
+
+
+class Completion(NamedTuple):
+    """A large file to record once everything put before it is committed."""
+
+    slab: OpenSlab
+    file_key: bytes
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """When a group is closed, and when a large file's slab is worth completing.
+
+    A group ends at `group_bytes`, `group_chunks`, or `group_seconds` after its first chunk. `copy_share`: a file slab
+    is completed by copies if at most this share of the file's data is missing from it.
+    """
+
+    group_bytes: int = 64 << 20
+    group_chunks: int = 1024
+    group_seconds: float = 0.05
+    copy_share: float = 0.25
+
+
+@dataclass(slots=True)
+class _Group:
+    number: int
+    due: float = 0.0
+    size: int = 0
+    rows: list[tuple[OpenSlab, Extent]] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not self.rows and not self.completions
+
+    def by_slab(self) -> dict[OpenSlab, list[Extent]]:
+        found: dict[OpenSlab, list[Extent]] = {}
+        for slab, extent in self.rows:
+            found.setdefault(slab, []).append(extent)
+        return found
+
+
+class Groups:
+    """The chunks of one writer that are on their way to the index, and the thread that brings them there."""
+
+    def __init__(self, broker: SlabBroker, vacancy: Callable[[ChunkId], int | None], settings: WriterSettings) -> None:
+        self._broker = broker
+        self._vacancy = vacancy
+        self._settings = settings
+        lock = threading.Lock()
+        self._work = threading.Condition(lock)  # the thread waits here, so that puts do not wake it each time
+        self._changed = threading.Condition(lock)  # puts and flushes wait here
+        self._writing: set[ChunkId] = set()
+        self._pending: dict[ChunkId, Place] = {}
+        self._group = _Group(1)
+        self._closed: deque[_Group] = deque()
+        self._done = 0
+        self._heard = 0
+        self._failures: deque[int] = deque(maxlen=REMEMBERED_FAILURES)
+        self._why = ""
+        self._stopping = False
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="hoard-store-groups", daemon=True)
+        self._thread.start()
+
+    def pending(self, chunk_id: ChunkId) -> Place | None:
+        return self._pending.get(chunk_id)  # one dictionary read: atomic, no lock
+
+    def keep(self, chunk_id: ChunkId, data: Bytes, room_for: Callable[[int], Room]) -> bool:
+        """Write a chunk where `room_for(length)` says, and let it join a group; false if it is stored already.
+
+        Of two callers with one id the second waits for the first. Raises StoreFailed."""
+        with self._changed:
+            self._wait_until(lambda: not self._crowded and chunk_id not in self._writing)
+            if chunk_id in self._pending:
+                return False
+            self._writing.add(chunk_id)
+        try:
+            generation = self._vacancy(chunk_id)
+            if generation is None:
+                return False
+            self._write(chunk_id, data, room_for(len(data)), generation)
+            return True
+        finally:
+            with self._changed:
+                self._writing.discard(chunk_id)
+                self._changed.notify_all()
+
+    def keep_copy(self, chunk_id: ChunkId, data: Bytes, room: Room) -> None:
+        """Write one more place of a chunk that is stored or pending elsewhere. Raises StoreFailed."""
+        with self._changed:
+            self._wait_until(lambda: not self._crowded)
+        self._write(chunk_id, data, room, None)
+
+    def complete(self, completion: Completion) -> None:
+        """Record a large file after everything put so far. The caller entered the slab once more for this."""
+        with self._changed:
+            if self._stopping:
+                completion.slab.leave()
+                raise StoreFailed("the store's writer is closed")
+            self._start_clock()
+            self._group.completions.append(completion)
+
+    def mark(self) -> int:
+        with self._changed:
+            return self._group.number
+
+    def flush(self, since: int | None) -> None:
+        """See ChunkWriter.flush."""
+        with self._changed:
+            if not self._group.empty:
+                self._close_group()
+            upto = self._group.number - 1
+            self._wait_until(lambda: self._done >= upto)
+            first = self._heard + 1 if since is None else since
+            if since is None:
+                self._heard = max(self._heard, upto)
+            if any(first <= number <= upto for number in self._failures):
+                raise StoreFailed(f"chunks could not be stored: {self._why}")
+
+    def stop(self) -> None:
+        """Commit what there is and end the thread; what is put from then on fails."""
+        with self._changed:
+            self._stopping = True
+            self._work.notify()
+        self._thread.join(PATIENCE)
+
+    # --- the putting side
+
+    @property
+    def _crowded(self) -> bool:
+        return self._group.number - 1 - self._done > BEHIND
+
+    def _wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait, lock held, for `ready`. Raises StoreFailed if the thread is gone or the disk does not get on."""
+        if ready():
+            return
+        self._changed.wait_for(lambda: self._ended or ready(), PATIENCE)
+        if not ready():
+            raise StoreFailed("the store's writer has ended" if self._ended else f"no write ended in {PATIENCE:.0f} s")
+
+    def _write(self, chunk_id: ChunkId, data: Bytes, room: Room, generation: int | None) -> None:
+        slab, offset = room
+        try:
+            slab.reserve(offset, len(data))
+            slab.write(data, offset)
+            self._join(slab, Extent(slab.slab, offset, len(data), chunk_id), generation)
+        except OSError as error:
+            slab.leave()
+            raise StoreFailed(f"chunk {short(chunk_id)} could not be written: {error}") from error
+        except StoreFailed:
+            slab.leave()
+            raise
+
+    def _join(self, slab: OpenSlab, extent: Extent, generation: int | None) -> None:
+        with self._changed:
+            if self._stopping:
+                raise StoreFailed("the store's writer is closed")
+            self._start_clock()
+            self._group.rows.append((slab, extent))
+            self._group.size += extent.length
+            if generation is not None:
+                self._pending[extent.chunk_id] = Place(extent.slab, extent.offset, extent.length, generation)
+            settings = self._settings
+            if self._group.size >= settings.group_bytes or len(self._group.rows) >= settings.group_chunks:
+                self._close_group()
+
+    def _start_clock(self) -> None:
+        if self._group.empty:
+            self._group.due = time.monotonic() + self._settings.group_seconds
+            self._work.notify()
+
+    def _close_group(self) -> None:
+        self._closed.append(self._group)
+        self._group = _Group(self._group.number + 1)
+        self._work.notify()
+
+    # --- the thread
+
+    def _run(self) -> None:
+        try:
+            while (group := self._next_group()) is not None:
+                why = self._commit(group)
+                self._settle(group, why)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _next_group(self) -> _Group | None:
+        """The next group that is closed or due; None when there is nothing left and the writer stops."""
+        with self._work:
+            while not self._closed:
+                if self._group.empty:
+                    if self._stopping:
+                        return None
+                    self._work.wait()
+                elif self._stopping or self._group.due <= time.monotonic():
+                    self._close_group()
+                else:
+                    self._work.wait(self._group.due - time.monotonic())
+            return self._closed.popleft()
+
+    def _commit(self, group: _Group) -> str:
+        """Bring a group to disk and into the index; returns why that failed, empty if it did not."""
+        try:
+            for slab, extents in group.by_slab().items():
+                if slab.broken:
+                    return self._why
+                slab.append_sidecar(extents)
+                slab.sync()
+            if group.rows:
+                self._broker.commit([extent for _, extent in group.rows])  # I2: index after fdatasync
+            for done in group.completions:
+                if not done.slab.broken:
+                    self._broker.complete_file(done.file_key, done.slab.slab, done.complete)
+        except (OSError, HoardError) as error:
+            return str(error)
+        return ""
+
+    def _settle(self, group: _Group, why: str) -> None:
+        if why:
+            for slab, _ in group.rows:
+                slab.broken = True
+                slab.retire()
+        with self._changed:
+            for _, extent in group.rows:
+                place = self._pending.get(extent.chunk_id)
+                if place is not None and (place.slab, place.offset) == (extent.slab, extent.offset):
+                    del self._pending[extent.chunk_id]
+            self._done = group.number
+            if why:
+                self._failures.append(group.number)
+                self._why = why
+            self._changed.notify_all()
+        for slab in [slab for slab, _ in group.rows] + [done.slab for done in group.completions]:
+            slab.leave()

@@ -1,0 +1,217 @@
+"""The index: the one door to LMDB. It knows tables, keys and transactions; what they mean is `extents` and `store`.
+
+py-lmdb facts that bind here: never `buffers=True` (with a map resize it crashes the process); an environment is opened
+once per process and never in a child of a process that had it open; `lock=False` would hide a reader from the writer.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+
+from hoard_p2p.errors import Refused, StoreFailed
+
+T = TypeVar("T")
+
+MAX_READERS = 4096
+MIN_MAP = 64 << 30
+LEAST_MAP = 1 << 30
+"""Where address space is limited the map is halved down to this, and no further."""
+RESIZE_WAIT = 60.0
+
+
+class Table(Enum):
+    """The sub-databases. Residency, leases, origins and origin keys will have their own beside these."""
+
+    META = b"meta"
+    CHUNKS = b"chunks"
+    GENERATIONS = b"generations"
+    SLABS = b"slabs"
+    FILES = b"files"
+    ROOTS = b"roots"
+    SNAPSHOTS = b"snapshots"
+    REFS = b"refs"
+    HOLDS = b"holds"
+
+
+class Transaction:
+    """One LMDB transaction; valid inside the `with` that gave it."""
+
+    __slots__ = ("_tables", "_txn")
+
+    def __init__(self, txn: Any, tables: dict[Table, Any]) -> None:
+        self._txn = txn
+        self._tables = tables
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        value: bytes | None = self._txn.get(key, db=self._tables[table])
+        return value
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self._txn.put(key, value, db=self._tables[table])
+
+    def delete(self, table: Table, key: bytes) -> bool:
+        return bool(self._txn.delete(key, db=self._tables[table]))
+
+    def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Keys that start with `prefix`, and their values, in key order. Do not change the table meanwhile."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if cursor.set_range(prefix) if prefix else cursor.first():
+            for key, value in cursor:
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+
+    def count(self, table: Table) -> int:
+        return int(self._txn.stat(self._tables[table])["entries"])
+
+
+class Index:
+    """An open environment. Reading is safe from several threads; writing takes turns.
+
+    Only the store's process opens it with `for_writing`; others with `for_reading`."""
+
+    def __init__(self, env: Any, path: Path, *, create: bool) -> None:
+        self._env = env
+        self._path = path
+        self._write_lock = threading.Lock()
+        self._gate = _ResizeGate()
+        self._tables = {table: env.open_db(table.value, create=create) for table in Table}
+        self._chunks = self._tables[Table.CHUNKS]
+
+    @classmethod
+    def for_writing(cls, path: Path, size: int | None = None) -> "Index":
+        """Make it if needed, with a map of `size` bytes (None: `map_size`). Raises StoreFailed."""
+        size = size or map_size(path)
+        while True:
+            try:
+                env = lmdb.open(os.fspath(path), map_size=size, mode=0o660, **_options())
+                env.reader_check()
+                return cls(env, path, create=True)
+            except lmdb.MemoryError as error:  # address space is limited (RLIMIT_AS, some sandboxes)
+                size //= 2
+                if size < LEAST_MAP:
+                    raise StoreFailed(f"no address space for the index {path}: {error}; raise ulimit -v") from error
+            except lmdb.Error as error:
+                raise StoreFailed(f"the index {path} could not be opened: {error}") from error
+
+    @classmethod
+    def for_reading(cls, path: Path) -> "Index":
+        """Raises Refused if this user may not: readers write to the index's lock file."""
+        try:
+            env = lmdb.open(os.fspath(path), map_size=0, readonly=True, create=False, **_options())
+            return cls(env, path, create=False)
+        except (lmdb.Error, OSError) as error:
+            raise Refused(f"the index {path} cannot be opened by this user ({error}); read through the node") from error
+
+    def close(self) -> None:
+        self._env.close()
+
+    def get_chunk(self, chunk_id: bytes) -> bytes | None:
+        """The chunk's value in CHUNKS. A hot path: 0.4 us for begin, get and abort, 0.15 us for the gate."""
+        txn = self._begin_read(self._chunks)
+        try:
+            value: bytes | None = txn.get(chunk_id)
+            return value
+        finally:
+            txn.abort()
+            self._gate.leave()
+
+    def look_up(self, chunk_id: bytes, use: Callable[[bytes], T]) -> T | None:
+        """`use` of the chunk's value, called while the transaction is held; None if there is no such chunk."""
+        txn = self._begin_read(self._chunks)
+        try:
+            value = txn.get(chunk_id)
+            return None if value is None else use(value)
+        finally:
+            txn.abort()
+            self._gate.leave()
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """A consistent view; hold it briefly (it keeps old pages alive), and do not nest it."""
+        txn = self._begin_read(None)
+        try:
+            yield Transaction(txn, self._tables)
+        finally:
+            txn.abort()
+            self._gate.leave()
+
+    def _begin_read(self, table: Any) -> Any:
+        """A read transaction, begun inside the gate, which the caller leaves."""
+        while True:
+            self._gate.enter()
+            try:
+                return self._env.begin(table)
+            except lmdb.MapResizedError:
+                self._gate.leave()
+                self._gate.resize(lambda: self._env.set_mapsize(0))
+            except BaseException:
+                self._gate.leave()
+                raise
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """All or nothing, durable at the end of the block; an exception in the block undoes it. Raises StoreFailed."""
+        with self._write_lock:
+            try:
+                with self._env.begin(write=True) as txn:
+                    yield Transaction(txn, self._tables)
+            except lmdb.Error as error:
+                raise StoreFailed(
+                    f"the index {self._path} could not be written: {error}; nothing was changed"
+                ) from error
+
+
+class _ResizeGate:
+    """Lets a remap wait until no thread of this process is inside a transaction: it would move pages under them.
+
+    A reader first enters its name and then looks at the flag; the resizer sets the flag and then looks for names. Each
+    step is atomic under the interpreter lock, so one of the two sees the other; a reader pays two set operations."""
+
+    def __init__(self) -> None:
+        self._inside: set[int] = set()
+        self._resizing = False
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        me = threading.get_ident()
+        self._inside.add(me)
+        while self._resizing:
+            self._inside.discard(me)
+            with self._lock:  # held while the map is resized
+                self._inside.add(me)
+
+    def leave(self) -> None:
+        self._inside.discard(threading.get_ident())
+
+    def resize(self, action: Callable[[], None]) -> None:
+        """Run `action` while nobody is inside. Raises StoreFailed if a reader does not come out."""
+        with self._lock:
+            self._resizing = True
+            try:
+                until = time.monotonic() + RESIZE_WAIT
+                while self._inside:
+                    if time.monotonic() > until:
+                        raise StoreFailed(f"a read of the index did not end in {RESIZE_WAIT:.0f} s; is the disk alive?")
+                    time.sleep(0.001)
+                action()
+            finally:
+                self._resizing = False
+
+
+def map_size(path: Path) -> int:
+    """Bytes of address space for the index in directory `path`: 1/16 of its disk, at least 64 GiB. The file is sparse,
+    so this costs nothing until it is used."""
+    disk = os.statvfs(path)
+    return max(MIN_MAP, disk.f_blocks * disk.f_frsize // 16 // MIN_MAP * MIN_MAP)
+
+
+def _options() -> dict[str, Any]:
+    return {"subdir": True, "max_dbs": 2 * len(Table), "max_readers": MAX_READERS, "readahead": False, "meminit": False}

@@ -1,0 +1,85 @@
+"""Names inside a data directory, and the format version that guards it. Nothing of a store lies elsewhere."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from hoard_p2p.errors import NoNode, StoreFormatUnknown
+from hoard_p2p.interfaces import SlabKind
+
+FORMAT = "hoard store 1\n"
+_LETTERS = {SlabKind.SHARED: "S", SlabKind.FILE: "F"}
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """The paths of one data directory."""
+
+    path: Path
+
+    @property
+    def index(self) -> Path:
+        return self.path / "index"
+
+    @property
+    def slabs(self) -> Path:
+        return self.path / "slabs"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "node-lock"
+
+    @property
+    def format(self) -> Path:
+        return self.path / "format"
+
+    def slab(self, kind: SlabKind, start: int, slab: int) -> Path:
+        return self.slabs / f"{_LETTERS[kind]}-{start}-{slab}.slab"
+
+    def make(self) -> None:
+        """Make the directories; they and the index are open to the group as far as the umask allows."""
+        for path in (self.path, self.index, self.slabs):
+            path.mkdir(mode=0o770, parents=True, exist_ok=True)
+
+    def check_format(self) -> bool:
+        """True if this is a store that we can read, False if there is none. Raises StoreFormatUnknown."""
+        try:
+            found = self.format.read_text(errors="replace")
+        except FileNotFoundError:
+            return False
+        if found != FORMAT:
+            raise StoreFormatUnknown(
+                f"{self.path} holds {found.strip()[:80]!r}, this version reads {FORMAT.strip()!r}; "
+                "use the version that wrote it, or another --data-dir"
+            )
+        return True
+
+    def require_format(self) -> None:
+        """Raises NoNode if there is no store, StoreFormatUnknown if it is not ours to read."""
+        if not self.check_format():
+            raise NoNode(f"there is no store in {self.path}; start a node with: hoard up --data-dir {self.path}")
+
+    def write_format(self) -> None:
+        """The last step of making a store: readers that see the file find everything else in place."""
+        fresh = self.format.with_suffix(".new")
+        fresh.write_text(FORMAT)
+        sync_path(fresh)
+        fresh.replace(self.format)
+        sync_path(self.path)
+
+
+def sidecar_path(slab: Path) -> Path:
+    return slab.with_suffix(".side")
+
+
+def sync_path(path: Path) -> None:
+    """fsync a file, or a directory (so that names made in it survive a power cut)."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

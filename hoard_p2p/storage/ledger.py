@@ -1,0 +1,84 @@
+"""What the index's tables about snapshots, refs and holds mean. Each function works inside a given transaction."""
+
+import re
+import struct
+from collections.abc import Iterable
+
+from hoard_p2p.errors import BadRequest
+from hoard_p2p.ids import ID_SIZE, SnapshotId
+from hoard_p2p.storage.index import Table, Transaction
+from hoard_p2p.storage.records import (
+    RefRecord,
+    SnapshotRecord,
+    decode_ref,
+    decode_snapshot,
+    encode_ref,
+    encode_snapshot,
+)
+
+MAX_REF_NAME = 511
+"""Bytes of UTF-8: the longest key LMDB takes."""
+_PREFIX = re.compile(r"[0-9a-f]{0,64}")
+_U32 = struct.Struct(">I")  # keys sort by number
+
+
+def put_snapshot(txn: Transaction, record: SnapshotRecord) -> None:
+    txn.put(Table.SNAPSHOTS, record.id, encode_snapshot(record))
+
+
+def get_snapshot(txn: Transaction, snapshot: SnapshotId) -> SnapshotRecord | None:
+    raw = txn.get(Table.SNAPSHOTS, snapshot)
+    return decode_snapshot(raw) if raw else None
+
+
+def all_snapshots(txn: Transaction) -> list[SnapshotRecord]:
+    return [decode_snapshot(raw) for _, raw in txn.scan(Table.SNAPSHOTS)]
+
+
+def find_prefix(txn: Transaction, prefix: str) -> list[SnapshotId]:
+    """Living snapshots whose id starts with these hex digits. Raises BadRequest for other text."""
+    digits = prefix.lower()
+    if not _PREFIX.fullmatch(digits):
+        raise BadRequest(f"{prefix!r} is no prefix of a snapshot id; those are hex digits, at most {2 * ID_SIZE}")
+    whole = bytes.fromhex(digits[: len(digits) // 2 * 2])
+    found = [decode_snapshot(raw) for _, raw in txn.scan(Table.SNAPSHOTS, whole)]
+    return [record.id for record in found if not record.removed and record.id.hex().startswith(digits)]
+
+
+def tombstone(known: SnapshotRecord | None, snapshot: SnapshotId, when: int) -> SnapshotRecord:
+    """The record of a removed snapshot; pure."""
+    if known is None:
+        return SnapshotRecord(snapshot, when, when, 0, False, 0, False, "", when)
+    return SnapshotRecord(
+        snapshot, known.created, known.last_used, known.replicas, False, known.keep, False, known.source, when
+    )
+
+
+def put_ref(txn: Transaction, ref: RefRecord) -> None:
+    txn.put(Table.REFS, ref_key(ref), encode_ref(ref))
+
+
+def ref_key(ref: RefRecord) -> bytes:
+    """Raises BadRequest if the name is empty or too long to be a key."""
+    key = ref.name.encode()
+    if not 1 <= len(key) <= MAX_REF_NAME:
+        raise BadRequest(f"the name of a ref has 1 - {MAX_REF_NAME} bytes, not {len(key)}")
+    return key
+
+
+def all_refs(txn: Transaction) -> list[RefRecord]:
+    return [decode_ref(raw) for _, raw in txn.scan(Table.REFS)]
+
+
+def add_holds(txn: Transaction, snapshot: SnapshotId, segments: Iterable[int]) -> None:
+    for segment in segments:
+        txn.put(Table.HOLDS, snapshot + _U32.pack(segment), b"")
+
+
+def holds(txn: Transaction, snapshot: SnapshotId) -> set[int]:
+    return {_U32.unpack_from(key, ID_SIZE)[0] for key, _ in txn.scan(Table.HOLDS, snapshot)}
+
+
+def drop_holds(txn: Transaction, snapshot: SnapshotId) -> None:
+    for key in [key for key, _ in txn.scan(Table.HOLDS, snapshot)]:
+        txn.delete(Table.HOLDS, key)

@@ -1,0 +1,223 @@
+"""Slabs from the writing side: making them, giving out room, reserving space, syncing, closing.
+
+A slab has one writer, which holds a lock on its data file for as long as it may write (a fence: whoever finds the lock
+taken keeps away). Chunk bytes lie raw, so that the kernel can send and map them by itself.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from hoard_p2p.errors import Corrupt
+from hoard_p2p.ids import Bytes
+from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
+from hoard_p2p.storage import sidecar
+from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
+
+SHARED_SIZE = 1 << 30
+BLOCK = 4096
+SMALL_RUN = 64 << 10
+"""Chunks under a block are packed into runs of this size, so that they do not push others off the boundaries."""
+RESERVE = 16 << 20
+"""A shared slab reserves space this far ahead: few calls for a busy writer, little waste for an idle one."""
+_FLAGS = os.O_RDWR | os.O_CLOEXEC
+_MODE = 0o640
+
+
+class Cursor:
+    """Where the next chunk goes in a shared slab of `size` bytes: at block boundaries, small chunks packed in runs."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._end = 0
+        self._small = 0
+        self._small_end = 0
+
+    def take(self, length: int) -> int | None:
+        """The offset for a chunk of `length` bytes, None if the slab has no room for it."""
+        if length >= BLOCK:
+            return self._take_blocks(length)
+        if self._small + length > self._small_end:
+            start = self._take_blocks(SMALL_RUN)
+            if start is None:
+                return None
+            self._small, self._small_end = start, start + SMALL_RUN
+        self._small += length
+        return self._small - length
+
+    def _take_blocks(self, length: int) -> int | None:
+        start = self._end
+        if start + length > self._size:
+            return None
+        self._end = align(start + length)
+        return start
+
+
+def align(offset: int) -> int:
+    return (offset + BLOCK - 1) // BLOCK * BLOCK
+
+
+class OpenSlab:
+    """A slab that this process writes. Counts its users, and closes itself when it is retired and the last one leaves.
+
+    Users are writes under way and extents not yet committed: until those are settled the lock must stay."""
+
+    def __init__(self, handle: SlabHandle) -> None:
+        self.slab = handle.slab
+        self.kind = handle.kind
+        self.broken = False
+        self._data = handle.data_fd
+        self._sidecar = handle.sidecar_fd
+        self._lock = threading.Lock()
+        self._users = 0
+        self._retired = False
+        self._reserved = 0
+        self._used = 0
+
+    def enter(self) -> bool:
+        """Become a user; False if the slab is retired (then ask for another)."""
+        with self._lock:
+            if self._retired:
+                return False
+            self._users += 1
+            return True
+
+    def leave(self, times: int = 1) -> None:
+        with self._lock:
+            self._users -= times
+            if self._retired and self._users == 0:
+                self._close()
+
+    def retire(self) -> None:
+        """No more users. Does nothing the second time."""
+        with self._lock:
+            if not self._retired:
+                self._retired = True
+                if self._users == 0:
+                    self._close()
+
+    @property
+    def retired(self) -> bool:
+        return self._retired
+
+    def reserve(self, offset: int, length: int) -> None:
+        """See to it that a later write there cannot fail for lack of space. Raises OSError."""
+        end = offset + length
+        if self.kind is SlabKind.FILE:
+            os.posix_fallocate(self._data, offset, length)
+            return
+        with self._lock:
+            if end > self._reserved:
+                self._reserve_to(end)
+            self._used = max(self._used, end)
+
+    def _reserve_to(self, end: int) -> None:
+        start = self._reserved
+        ahead = min(SHARED_SIZE, start + max(1, -(-(end - start) // RESERVE)) * RESERVE)
+        try:
+            os.posix_fallocate(self._data, start, ahead - start)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            ahead = align(end)  # nearly full: what is needed may still fit
+            os.posix_fallocate(self._data, start, ahead - start)
+        self._reserved = ahead
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Raises OSError."""
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(self._data, view, offset)
+            view, offset = view[done:], offset + done
+
+    def append_sidecar(self, extents: Sequence[Extent]) -> None:
+        """Raises OSError; half a record may be there then, so nothing may be appended after it."""
+        raw = sidecar.encode_records(extents)
+        while raw:
+            raw = raw[os.write(self._sidecar, raw) :]
+
+    def listed(self) -> list[Extent]:
+        """What the sidecar lists. Reads all of it."""
+        return list(sidecar.scan(self._sidecar))
+
+    def sync(self) -> None:
+        """Data and sidecar are on disk when this returns. Raises OSError."""
+        os.fdatasync(self._data)
+        os.fdatasync(self._sidecar)
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):  # the reserved space is given back at the next start (trim)
+            if self.kind is SlabKind.SHARED and self._reserved:
+                os.ftruncate(self._data, self._used)
+        os.close(self._data)
+        os.close(self._sidecar)
+
+
+def make_slab(path: Path, header: sidecar.SidecarHeader) -> SlabHandle:
+    """Make an empty slab and its sidecar, locked; both names are on disk when this returns. Raises OSError, and leaves
+    nothing then."""
+    fds: list[int] = []
+    try:
+        for name in (path, sidecar_path(path)):
+            append = os.O_APPEND if name != path else 0
+            fds.append(os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL | append, _MODE))
+        data, side = fds
+        fcntl.flock(data, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(data, header.size)
+        os.write(side, sidecar.encode_header(header))
+        sync_path(path.parent)
+    except OSError:
+        for fd, name in zip(fds, (path, sidecar_path(path))):
+            os.close(fd)
+            name.unlink()
+        raise
+    return SlabHandle(header.slab, header.kind, header.size, data, side)
+
+
+def reopen_slab(path: Path, slab: int, kind: SlabKind, size: int) -> SlabHandle | None:
+    """An existing slab to go on writing; None if somebody writes it now, it is not there or its sidecar is damaged."""
+    fds: list[int] = []
+    try:
+        fds.append(os.open(path, _FLAGS))
+        fcntl.flock(fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fds.append(os.open(sidecar_path(path), _FLAGS | os.O_APPEND))
+        length = os.fstat(fds[1]).st_size  # a writer that was killed may have left half a record
+        sidecar.read_header(fds[1])
+        os.ftruncate(fds[1], length - (length - sidecar.HEADER_SIZE) % sidecar.RECORD_SIZE)
+    except (OSError, Corrupt):
+        for fd in fds:
+            os.close(fd)
+        return None
+    return SlabHandle(slab, kind, size, *fds)
+
+
+def trim(data_dir: DataDir) -> None:
+    """Give back the space that shared slabs of a killed writer still reserve. Bytes that a sidecar lists stay.
+
+    Only a slab whose length is a multiple of the reserve step can have any; one with a living writer is locked."""
+    for path in data_dir.slabs.glob("S-*.slab"):
+        size = path.stat().st_size
+        if size and size % RESERVE == 0:
+            with contextlib.suppress(OSError, Corrupt):
+                _trim_one(path, size)
+
+
+def _trim_one(path: Path, size: int) -> None:
+    with path.open("r+b") as data, sidecar_path(path).open("rb") as side:
+        fcntl.flock(data, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        extents = list(sidecar.scan(side.fileno()))
+        if len(extents) < (os.fstat(side.fileno()).st_size - sidecar.HEADER_SIZE) // sidecar.RECORD_SIZE:
+            return  # a record is damaged: what it listed may lie at the end, and in the index
+        used = max((extent.offset + extent.length for extent in extents), default=0)
+        if used < size:
+            os.ftruncate(data.fileno(), used)
+
+
+def used_bytes(data_dir: DataDir) -> int:
+    """Disk space of all slabs and sidecars, by their blocks."""
+    with os.scandir(data_dir.slabs) as entries:
+        return sum(entry.stat().st_blocks * 512 for entry in entries)

@@ -1,0 +1,125 @@
+"""Reading chunks from the slabs of this machine, in the node and in other processes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hoard_p2p.errors import ChunkCorrupt, Refused
+from hoard_p2p.ids import ChunkId
+from hoard_p2p.interfaces import Extent, Place
+from hoard_p2p.storage.extents import get_file, get_slab, lists, next_generation
+from hoard_p2p.storage.index import Index, Table
+from hoard_p2p.storage.layout import DataDir
+from hoard_p2p.storage.records import FileSlab, decode_place
+from hoard_p2p.storage.slabs import SlabFile, SlabFiles
+
+
+class StoreReader:
+    """LocalChunks over the index and the slabs. Safe from several threads; blocking, and short.
+
+    In the node: `Store.reader()`. In other processes: `StoreReader.open`, in a process that was exec'ed and whose
+    parent it does not share the index with (LMDB must not be opened twice in a process, nor in a child of one).
+    """
+
+    def __init__(self, index: Index, data_dir: DataDir, *, owns_index: bool) -> None:
+        self._index = index
+        self._data_dir = data_dir
+        self._owns_index = owns_index
+        self._slabs = SlabFiles(self._slab_path)
+
+    @classmethod
+    def open(cls, data_dir: Path) -> "StoreReader":
+        """Raises NoNode if there is no store, StoreFormatUnknown, and Refused if this user may not read the index
+        (then read through the node)."""
+        layout = DataDir(data_dir)
+        try:
+            layout.require_format()
+        except PermissionError as error:
+            raise Refused(f"the store {data_dir} is not open to this user ({error}); read through the node") from error
+        return cls(Index.for_reading(layout.index), layout, owns_index=True)
+
+    def close(self) -> None:
+        """Close the slabs, and the index if `open` opened it. Nothing may be read any more."""
+        self._slabs.close()
+        if self._owns_index:
+            self._index.close()
+
+    def __enter__(self) -> "StoreReader":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def place(self, chunk_id: ChunkId) -> Place | None:
+        value = self._index.get_chunk(chunk_id)
+        return None if value is None else decode_place(value)
+
+    def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
+        with self._index.read() as txn:
+            values = [txn.get(Table.CHUNKS, chunk_id) for chunk_id in ids]
+        return [None if value is None else decode_place(value) for value in values]
+
+    def read_into(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:
+        """See LocalChunks. Raises ValueError if `start` and `into` reach beyond the chunk."""
+        opened: list[tuple[int, SlabFile]] = []
+
+        def copy(value: bytes) -> Place:
+            place = decode_place(value)
+            file = self._slabs.peek(place.slab) or next((f for slab, f in opened if slab == place.slab), None)
+            if file is None:
+                raise _NotOpen(place.slab)
+            _check_bounds(place, start, into)
+            file.read(place.offset + start, into)
+            return place
+
+        while True:
+            try:
+                return self._index.look_up(chunk_id, copy)
+            except _NotOpen as miss:  # its path is in the index: look outside this transaction, they do not nest
+                opened.append((miss.slab, self._slabs.get(miss.slab)))
+
+    def read_at(self, place: Place, start: int, into: memoryview) -> None:
+        """See LocalChunks. Raises ValueError if `start` and `into` reach beyond the chunk."""
+        _check_bounds(place, start, into)
+        self._slabs.get(place.slab).read(place.offset + start, into)
+
+    def slab_file(self, slab: int) -> SlabFile:
+        """The slab's descriptor for `sendfile`: open as long as the returned object is referenced. Raises ChunkCorrupt
+        if the slab is not there."""
+        return self._slabs.get(slab)
+
+    def file_slab(self, file_key: bytes) -> FileSlab | None:
+        """The slab of a large file, None if none is known."""
+        with self._index.read() as txn:
+            return get_file(txn, file_key)
+
+    def committed(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Those of `extents` (from a sidecar) that the index lists, hence whose bytes were synced (I2)."""
+        with self._index.read() as txn:
+            return [extent for extent in extents if lists(txn, extent)]
+
+    def vacancy(self, chunk_id: ChunkId) -> int | None:
+        """None if the chunk is stored; else the generation that its next place will have."""
+        with self._index.read() as txn:
+            if txn.get(Table.CHUNKS, chunk_id) is not None:
+                return None
+            return next_generation((), txn.get(Table.GENERATIONS, chunk_id))
+
+    def _slab_path(self, slab: int) -> Path:
+        with self._index.read() as txn:
+            record = get_slab(txn, slab)
+        if record is None:
+            raise ChunkCorrupt(f"slab {slab} is not listed; fetch its chunks again")
+        return self._data_dir.slab(record.kind, record.start, slab)
+
+
+class _NotOpen(Exception):
+    """The slab of a place has to be opened first."""
+
+    def __init__(self, slab: int) -> None:
+        super().__init__(slab)
+        self.slab = slab
+
+
+def _check_bounds(place: Place, start: int, into: memoryview) -> None:
+    if start + len(into) > place.length:
+        raise ValueError(f"bytes {start} - {start + len(into)} of a chunk of {place.length}")

@@ -1,0 +1,181 @@
+"""The values that the index and the journal keep, and their bytes (docs/formats.md, Store).
+
+All numbers are little-endian unless a key must sort by number; each record starts with a version byte where it may
+grow. Decoders trust what they are given: the index and the journal are written by this machine alone, and the journal
+checks its own crc.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hoard_p2p.ids import ID_SIZE, SnapshotId
+from hoard_p2p.interfaces import Place, SlabKind
+from hoard_p2p.peer import NodeId
+
+MAX_HISTORY = 16
+"""A moved ref remembers this many earlier values."""
+
+_PLACE = struct.Struct("<IIHIBx")  # slab, offset (low 32 bits, high 16 bits), length, generation, 0
+_SLAB = struct.Struct("<BBIQQ16s")  # version, kind, start, size, created_ns, file key (zeros: none)
+_FILE = struct.Struct("<BIB")  # version, slab, complete
+_SNAPSHOT = struct.Struct(
+    "<B32sQQHBQBQH"
+)  # version, id, created, last used, replicas, pinned, keep, shown, removed, len
+_STAMP = struct.Struct("<QI16s")
+_REF = struct.Struct("<BHB32sB")  # version, length of name, is set, snapshot, length of history
+_VERSION = 1
+_KINDS = (SlabKind.SHARED, SlabKind.FILE)
+
+PLACE_SIZE = _PLACE.size
+NO_KEY = bytes(16)
+
+
+class Stamp(NamedTuple):
+    """When and by whom a ref was set: a hybrid logical clock; tuples compare as the clock does, ties by node id."""
+
+    wall_ms: int
+    counter: int
+    node: NodeId
+
+
+class PastValue(NamedTuple):
+    """An earlier value of a ref."""
+
+    snapshot: SnapshotId
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """What a node keeps about one snapshot besides its root.
+
+    `created`, `last_used`, `removed` are nanoseconds since the epoch; `removed` 0 means alive, else it is a tombstone.
+    `keep` is how many seconds after its last use an unnamed snapshot lives. `shown`: visible to users (I11). `source`
+    is a label for people, cut to 65,535 bytes of UTF-8.
+    """
+
+    id: SnapshotId
+    created: int
+    last_used: int
+    replicas: int
+    pinned: bool
+    keep: int
+    shown: bool
+    source: str
+    removed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RefRecord:
+    """A name for a snapshot; `snapshot` None is a tombstone. `history`: earlier values, newest first, at most 16."""
+
+    name: str
+    snapshot: SnapshotId | None
+    stamp: Stamp
+    history: tuple[PastValue, ...] = ()
+
+
+class FileSlab(NamedTuple):
+    """The slab of one large file; `complete`: it has every byte of the file that is not in a hole."""
+
+    slab: int
+    complete: bool
+
+
+class SlabRecord(NamedTuple):
+    """A slab as the index lists it. `start`: the start of the node that made it; `file_key`: empty if not known."""
+
+    kind: SlabKind
+    start: int
+    size: int
+    created: int
+    file_key: bytes
+
+
+def encode_places(places: list[Place]) -> bytes:
+    return b"".join(
+        _PLACE.pack(slab, offset & 0xFFFFFFFF, offset >> 32, length, generation)
+        for slab, offset, length, generation in places
+    )
+
+
+def decode_place(value: bytes) -> Place:
+    """The first of the places in `value`: the one that readers use."""
+    slab, low, high, length, generation = _PLACE.unpack_from(value)
+    return Place(slab, high << 32 | low, length, generation)
+
+
+def decode_places(value: bytes) -> list[Place]:
+    return [
+        Place(slab, high << 32 | low, length, generation)
+        for slab, low, high, length, generation in _PLACE.iter_unpack(value)
+    ]
+
+
+def encode_slab(record: SlabRecord) -> bytes:
+    kind = _KINDS.index(record.kind)
+    return _SLAB.pack(_VERSION, kind, record.start, record.size, record.created, record.file_key or NO_KEY)
+
+
+def decode_slab(value: bytes) -> SlabRecord:
+    _, kind, start, size, created, key = _SLAB.unpack(value)
+    return SlabRecord(_KINDS[kind], start, size, created, b"" if key == NO_KEY else key)
+
+
+def encode_file(record: FileSlab) -> bytes:
+    return _FILE.pack(_VERSION, record.slab, record.complete)
+
+
+def decode_file(value: bytes) -> FileSlab:
+    _, slab, complete = _FILE.unpack(value)
+    return FileSlab(slab, bool(complete))
+
+
+def encode_snapshot(record: SnapshotRecord) -> bytes:
+    source = record.source.encode("utf-8", "surrogateescape")[:0xFFFF]
+    head = _SNAPSHOT.pack(
+        _VERSION,
+        record.id,
+        record.created,
+        record.last_used,
+        record.replicas,
+        record.pinned,
+        record.keep,
+        record.shown,
+        record.removed,
+        len(source),
+    )
+    return head + source
+
+
+def decode_snapshot(value: bytes) -> SnapshotRecord:
+    _, name, created, last_used, replicas, pinned, keep, shown, removed, length = _SNAPSHOT.unpack_from(value)
+    source = value[_SNAPSHOT.size : _SNAPSHOT.size + length].decode("utf-8", "surrogateescape")
+    return SnapshotRecord(
+        SnapshotId(name), created, last_used, replicas, bool(pinned), keep, bool(shown), source, removed
+    )
+
+
+def encode_ref(record: RefRecord) -> bytes:
+    name = record.name.encode()
+    history = record.history[:MAX_HISTORY]
+    head = _REF.pack(_VERSION, len(name), record.snapshot is not None, record.snapshot or bytes(ID_SIZE), len(history))
+    past = b"".join(value.snapshot + _STAMP.pack(*value.stamp) for value in history)
+    return head + _STAMP.pack(*record.stamp) + name + past
+
+
+def decode_ref(value: bytes) -> RefRecord:
+    _, length, is_set, snapshot, count = _REF.unpack_from(value)
+    stamp = _decode_stamp(value, _REF.size)
+    at = _REF.size + _STAMP.size
+    name = value[at : at + length].decode()
+    step = ID_SIZE + _STAMP.size
+    starts = range(at + length, at + length + count * step, step)
+    history = tuple(PastValue(SnapshotId(value[s : s + ID_SIZE]), _decode_stamp(value, s + ID_SIZE)) for s in starts)
+    return RefRecord(name, SnapshotId(snapshot) if is_set else None, stamp, history)
+
+
+def _decode_stamp(value: bytes, at: int) -> Stamp:
+    wall_ms, counter, node = _STAMP.unpack_from(value, at)
+    return Stamp(wall_ms, counter, NodeId(node))

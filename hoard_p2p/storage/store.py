@@ -1,0 +1,267 @@
+"""The one owner of a data directory: its lock, its index, its journal and its slabs. Lives in the node.
+
+Eviction, scrub and the rebuild of a lost index belong here too, over what is laid down already: `sidecar.scan` and
+`journal.scan` say what there was, `quarantine` takes a place out of the index, `Table.HOLDS` says what is wanted.
+"""
+
+import contextlib
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
+from hoard_p2p.ids import ChunkId, SnapshotId
+from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
+from hoard_p2p.peer import NODE_ID_SIZE, NodeId
+from hoard_p2p.storage import extents as chunks
+from hoard_p2p.storage import journal, ledger
+from hoard_p2p.storage.groups import WriterSettings
+from hoard_p2p.storage.index import Index, Table, Transaction
+from hoard_p2p.storage.layout import DataDir
+from hoard_p2p.storage.lock import NodeLock
+from hoard_p2p.storage.openslab import make_slab, reopen_slab, trim, used_bytes
+from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
+from hoard_p2p.storage.sidecar import SidecarHeader
+from hoard_p2p.storage.writer import ChunkWriter
+
+_NODE_ID = b"node_id"
+_START = b"start"
+_CAPACITY = b"capacity"
+_U64 = struct.Struct("<Q")
+
+
+class Store:
+    """SlabBroker, and everything else that changes the index. Blocking: call it from an executor, from any thread.
+
+    `start_number` counts how often this data directory was opened: the node's incarnation, and the fence of slabs."""
+
+    def __init__(self, data_dir: DataDir, undo: contextlib.ExitStack) -> None:
+        """Use `open`. `undo` holds the lock; it is closed when this fails, and else by `close`."""
+        self.data_dir = data_dir.path
+        self._layout = data_dir
+        self._index = Index.for_writing(data_dir.index)
+        undo.callback(self._index.close)
+        self._journal = journal.Journal(data_dir.journal)
+        undo.callback(self._journal.close)
+        self._names = threading.Lock()  # keeps the journal in the order of the index
+        self.node_id, self.start_number = self._begin()
+        self._reader = StoreReader(self._index, data_dir, owns_index=False)
+        undo.callback(self._reader.close)
+        self._writers: list[ChunkWriter] = []
+        self._undo = undo
+
+    @classmethod
+    def open(cls, data_dir: Path, *, create: bool = True) -> "Store":
+        """Take the data directory, making it if `create`. Raises NodeRunning, StoreFormatUnknown, StoreFailed, and
+        NoNode if there is none and `create` is false."""
+        layout = DataDir(data_dir)
+        with contextlib.ExitStack() as undo:
+            try:
+                exists = layout.check_format()
+                if not exists and not create:
+                    raise NoNode(f"there is no store in {data_dir}; make one with: hoard up --data-dir {data_dir}")
+                layout.make()
+                undo.callback(NodeLock(layout.lock).release)
+                store = cls(layout, undo)
+                trim(layout)
+                if not exists:
+                    layout.write_format()
+            except OSError as error:
+                raise StoreFailed(f"the data directory {data_dir} cannot be used: {error}") from error
+            store._undo = undo.pop_all()
+            return store
+
+    def close(self) -> None:
+        """Close the writers made here, the index, the lock. Raises StoreFailed as `ChunkWriter.close` does."""
+        with self._undo:
+            while self._writers:
+                self._undo.callback(self._writers.pop().close)
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- slabs (SlabBroker)
+
+    def new_slab(self, kind: SlabKind, size: int) -> SlabHandle:
+        return self._make_slab(kind, size if kind is SlabKind.FILE else 0, b"")
+
+    def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
+        """See SlabBroker. A slab of an earlier start is never continued: its writer may still be alive."""
+        with self._index.read() as txn:
+            known = chunks.get_file(txn, file_key)
+            record = chunks.get_slab(txn, known.slab) if known else None
+        if known and record and not known.complete and (record.start, record.size) == (self.start_number, size):
+            path = self._layout.slab(record.kind, record.start, known.slab)
+            handle = reopen_slab(path, known.slab, record.kind, size)
+            if handle is not None:
+                return handle
+        return self._make_slab(SlabKind.FILE, size, file_key)
+
+    def _make_slab(self, kind: SlabKind, size: int, file_key: bytes) -> SlabHandle:
+        record = SlabRecord(kind, self.start_number, size, time.time_ns(), file_key)
+        with self._index.write() as txn:  # before the file: a number that was used once is never used again
+            slab = chunks.add_slab(txn, record)
+        try:
+            path = self._layout.slab(kind, self.start_number, slab)
+            return make_slab(path, SidecarHeader(slab, self.start_number, size, kind))
+        except OSError as error:
+            with self._index.write() as txn:
+                chunks.drop_slab(txn, slab)
+            raise StoreFailed(f"no new slab in {self._layout.slabs}: {error}") from error
+
+    def commit(self, extents: Sequence[Extent]) -> None:
+        """See SlabBroker. Also raises BadRequest or Refused if a slab is not one of this start."""
+        with self._index.write() as txn:
+            for slab in {extent.slab for extent in extents}:
+                chunks.own_slab(txn, slab, self.start_number)
+            chunks.add_extents(txn, extents)
+
+    def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
+        with self._index.write() as txn:
+            chunks.own_slab(txn, slab, self.start_number)
+            chunks.put_file(txn, file_key, FileSlab(slab, complete))
+            chunks.set_file_key(txn, slab, file_key)
+
+    def file_slab(self, file_key: bytes) -> FileSlab | None:
+        """The slab of a large file and whether it is complete; None if none is known."""
+        return self._reader.file_slab(file_key)
+
+    def quarantine(self, chunk_id: ChunkId, place: Place) -> bool:
+        """Forget one place whose bytes are wrong; False if the index does not list it (any more). The chunk's next
+        place has a generation that differs from this one's. A file slab that loses a place is incomplete from then."""
+        with self._index.write() as txn:
+            return chunks.drop_place(txn, chunk_id, place)
+
+    # --- reading and writing chunks in this process
+
+    def writer(self, settings: WriterSettings | None = None) -> ChunkWriter:
+        """A new writer, closed by its user, or by `close` at the latest."""
+        writer = ChunkWriter(self, self._reader, settings)
+        self._writers.append(writer)
+        return writer
+
+    def reader(self) -> StoreReader:
+        """The reader of this process; always the same one. It ends with the store."""
+        return self._reader
+
+    # --- figures
+
+    def capacity(self) -> int | None:
+        """Bytes that the operator allowed, None if never set."""
+        with self._index.read() as txn:
+            raw = txn.get(Table.META, _CAPACITY)
+        return int(_U64.unpack(raw)[0]) if raw else None
+
+    def set_capacity(self, size: int) -> None:
+        with self._index.write() as txn:
+            txn.put(Table.META, _CAPACITY, _U64.pack(size))
+
+    def extents_count(self) -> int:
+        """Number of chunks that have a place."""
+        with self._index.read() as txn:
+            return txn.count(Table.CHUNKS)
+
+    def used_bytes(self) -> int:
+        """What slabs and sidecars take on the disk, reserved space included. Looks at every slab."""
+        return used_bytes(self._layout)
+
+    # --- snapshots
+
+    def put_root(self, snapshot: SnapshotId, root: bytes, record: SnapshotRecord) -> None:
+        """Keep a root and its record, in one step. Raises BadRequest if `record.id` is not `snapshot`."""
+        entries = [journal.Entry(journal.Kind.ROOT, snapshot + root), _snapshot_entry(snapshot, record)]
+        with self._recorded(entries) as txn:
+            txn.put(Table.ROOTS, snapshot, root)
+            ledger.put_snapshot(txn, record)
+
+    def show_snapshot(self, snapshot: SnapshotId, record: SnapshotRecord) -> None:
+        """Replace the record of a snapshot (shown, pinned, last used ...); its root stays as it is."""
+        with self._recorded([_snapshot_entry(snapshot, record)]) as txn:
+            ledger.put_snapshot(txn, record)
+
+    def snapshots(self) -> list[SnapshotRecord]:
+        """All records, tombstones too, sorted by id."""
+        with self._index.read() as txn:
+            return ledger.all_snapshots(txn)
+
+    def snapshot(self, snapshot: SnapshotId) -> SnapshotRecord | None:
+        with self._index.read() as txn:
+            return ledger.get_snapshot(txn, snapshot)
+
+    def root(self, snapshot: SnapshotId) -> bytes | None:
+        with self._index.read() as txn:
+            return txn.get(Table.ROOTS, snapshot)
+
+    def find_prefix(self, prefix: str) -> list[SnapshotId]:
+        """Ids of living snapshots that start with these hex digits, shown or not. Raises BadRequest for other text."""
+        with self._index.read() as txn:
+            return ledger.find_prefix(txn, prefix)
+
+    def remove_snapshot(self, snapshot: SnapshotId, tombstone_time: int) -> None:
+        """Leave a tombstone (nanoseconds) and drop root and holds. An unknown snapshot gets a tombstone too."""
+        record = ledger.tombstone(self.snapshot(snapshot), snapshot, tombstone_time)
+        with self._recorded([_snapshot_entry(snapshot, record)]) as txn:
+            ledger.put_snapshot(txn, record)
+            txn.delete(Table.ROOTS, snapshot)
+            ledger.drop_holds(txn, snapshot)
+
+    # --- refs and holds
+
+    def put_ref(self, ref: RefRecord) -> None:
+        """Replace a ref; the caller decided that this value wins."""
+        ledger.ref_key(ref)
+        with self._recorded([journal.Entry(journal.Kind.REF, encode_ref(ref))]) as txn:
+            ledger.put_ref(txn, ref)
+
+    def refs(self) -> list[RefRecord]:
+        """All refs, tombstones too, sorted by name."""
+        with self._index.read() as txn:
+            return ledger.all_refs(txn)
+
+    def add_holds(self, snapshot: SnapshotId, segments: Iterable[int]) -> None:
+        """This node keeps these segments of the snapshot."""
+        with self._index.write() as txn:
+            ledger.add_holds(txn, snapshot, segments)
+
+    def holds(self, snapshot: SnapshotId) -> set[int]:
+        with self._index.read() as txn:
+            return ledger.holds(txn, snapshot)
+
+    def drop_holds(self, snapshot: SnapshotId) -> None:
+        with self._index.write() as txn:
+            ledger.drop_holds(txn, snapshot)
+
+    # --- inside
+
+    @contextlib.contextmanager
+    def _recorded(self, entries: Sequence[journal.Entry]) -> Iterator[Transaction]:
+        """A change of names: first in the journal, then in the index."""
+        with self._names:
+            self._journal.append(entries)
+            with self._index.write() as txn:
+                yield txn
+
+    def _begin(self) -> tuple[NodeId, int]:
+        """Count this start; the first one draws the node's id."""
+        with self._index.write() as txn:
+            raw = txn.get(Table.META, _NODE_ID)
+            node_id = NodeId(raw or os.urandom(NODE_ID_SIZE))
+            if raw is None:
+                self._journal.append([journal.Entry(journal.Kind.NODE, node_id)])
+                txn.put(Table.META, _NODE_ID, node_id)
+            start = _U64.unpack(txn.get(Table.META, _START) or bytes(8))[0] + 1
+            txn.put(Table.META, _START, _U64.pack(start))
+            return node_id, start
+
+
+def _snapshot_entry(snapshot: SnapshotId, record: SnapshotRecord) -> journal.Entry:
+    if record.id != snapshot:
+        raise BadRequest(f"record of {record.id.hex()} given for snapshot {snapshot.hex()}")
+    return journal.Entry(journal.Kind.SNAPSHOT, encode_snapshot(record))

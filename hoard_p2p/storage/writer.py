@@ -1,0 +1,170 @@
+"""Writing chunks into slabs: puts from many threads, made durable in groups by one thread of the writer."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from hoard_p2p.errors import BadRequest, HoardError, StoreFailed
+from hoard_p2p.ids import Bytes, ChunkId
+from hoard_p2p.interfaces import Extent, FileSink, Place, SlabBroker, SlabHandle, SlabKind
+from hoard_p2p.storage.filesink import FileSlabSink, LingeringSink
+from hoard_p2p.storage.groups import Groups, Room, WriterSettings
+from hoard_p2p.storage.openslab import SHARED_SIZE, Cursor, OpenSlab
+from hoard_p2p.storage.reader import StoreReader
+
+LINGERING = 64
+"""File slabs that stay open between the flights of one large file."""
+
+
+class ChunkWriter:
+    """ChunkSink over slabs that a broker makes. Safe from several threads; one per process is enough."""
+
+    def __init__(self, broker: SlabBroker, reader: StoreReader, settings: WriterSettings | None = None) -> None:
+        self._broker = broker
+        self._reader = reader
+        self._settings = settings or WriterSettings()
+        self._groups = Groups(broker, reader.vacancy, self._settings)
+        self._shared = _SharedRooms(broker)
+        self._lock = threading.Lock()
+        self._files: list[FileSlabSink] = []
+        self._lingering: OrderedDict[bytes, FileSlabSink] = OrderedDict()
+        self._closed = False
+
+    def close(self) -> None:
+        """Flush, stop the thread, give back reserved space and close every slab. Raises StoreFailed if chunks were
+        lost since the last flush; closes all the same. Does nothing the second time."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            sinks = [*self._files, *self._lingering.values()]
+        try:
+            self._groups.flush(None)
+        finally:
+            self._groups.stop()
+            self._shared.close()
+            for sink in sinks:
+                sink.abandon()
+
+    def __enter__(self) -> "ChunkWriter":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def has(self, ids: Sequence[ChunkId]) -> list[bool]:
+        """See ChunkSink. A chunk that another thread is just writing does not count: that write may yet fail."""
+        pending = [self._groups.pending(chunk_id) for chunk_id in ids]  # first: what is committed later is in the index
+        places = self._reader.places(ids)
+        return [place is not None or waiting is not None for place, waiting in zip(places, pending)]
+
+    def pending(self, chunk_id: ChunkId) -> Place | None:
+        """Where a chunk lies that was put and is not in the index yet: readable with `read_at` at once. None also for
+        one that is committed: look here first, then in the index."""
+        return self._groups.pending(chunk_id)
+
+    def put(self, chunk_id: ChunkId, data: Bytes) -> None:
+        if len(data) > SHARED_SIZE:
+            raise BadRequest(f"a chunk of {len(data)} bytes does not fit a slab of {SHARED_SIZE}")
+        self._groups.keep(chunk_id, data, self._shared.take)
+
+    def open_file(self, size: int) -> FileSink:
+        sink = self._file_sink(size, lambda: self._broker.new_slab(SlabKind.FILE, size))
+        with self._lock:
+            self._files = [known for known in self._files if not known.ended]
+            self._files.append(sink)
+        return sink
+
+    def resume_file(self, file_key: bytes, size: int) -> FileSink:
+        """A sink for the large file of `file_key`, whose chunks may arrive in any order and over a long time.
+
+        Continues the file's slab of this start of the node if there is one; several callers may hold sinks of one file
+        at once. Each ends its own with `finish` (all chunks of the file are stored) or `abandon` (not yet)."""
+        return LingeringSink(lambda: self._lingering_sink(file_key, size))
+
+    def mark(self) -> int:
+        """A point in time for `flush(since)`."""
+        return self._groups.mark()
+
+    def flush(self, since: int | None = None) -> None:
+        """Return once everything put so far is durable and in the index.
+
+        Raises StoreFailed if something put after `since` (a `mark`; by default the last `flush` without one) was lost;
+        pass a mark where several users share the writer, so that each hears of its own losses."""
+        self._groups.flush(since)
+
+    def read_whole(self, chunk_id: ChunkId, into: memoryview) -> bool:
+        """Fill `into` with a chunk of just that length, committed or pending; False if there is none."""
+        place = self._groups.pending(chunk_id) or self._reader.place(chunk_id)
+        if place is None or place.length != len(into):
+            return False
+        self._reader.read_at(place, 0, into)
+        return True
+
+    def committed(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Those of `extents` that the index lists."""
+        return self._reader.committed(extents)
+
+    def _lingering_sink(self, file_key: bytes, size: int) -> FileSlabSink:
+        """The open sink of a large file; of too many, the one used longest ago is closed."""
+        surplus = None
+        with self._lock:
+            sink = self._lingering.pop(file_key, None)
+            if sink is None or sink.ended:
+                sink = self._file_sink(size, lambda: self._broker.resume_slab(file_key, size))
+            self._lingering[file_key] = sink
+            if len(self._lingering) > LINGERING:
+                surplus = self._lingering.popitem(last=False)[1]
+        if surplus is not None:
+            surplus.abandon()
+        return sink
+
+    def _file_sink(self, size: int, make_slab: Callable[[], SlabHandle]) -> FileSlabSink:
+        return FileSlabSink(size, self._groups, self, lambda: _from_broker(make_slab), self._settings.copy_share)
+
+
+class _SharedRooms:
+    """Room for chunks in shared slabs, one slab after the other."""
+
+    def __init__(self, broker: SlabBroker) -> None:
+        self._broker = broker
+        self._lock = threading.Lock()
+        self._slab: OpenSlab | None = None
+        self._cursor = Cursor(SHARED_SIZE)
+        self._closed = False
+
+    def take(self, length: int) -> Room:
+        """Raises StoreFailed."""
+        with self._lock:
+            while True:
+                slab = self._entered()
+                offset = self._cursor.take(length)
+                if offset is not None:
+                    return Room(slab, offset)
+                slab.leave()
+                slab.retire()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._slab is not None:
+                self._slab.retire()
+
+    def _entered(self) -> OpenSlab:
+        if self._closed:
+            raise StoreFailed("the store's writer is closed")
+        if self._slab is None or not self._slab.enter():
+            self._slab = OpenSlab(_from_broker(lambda: self._broker.new_slab(SlabKind.SHARED, 0)))
+            self._cursor = Cursor(SHARED_SIZE)
+            self._slab.enter()
+        return self._slab
+
+
+def _from_broker(make_slab: Callable[[], SlabHandle]) -> SlabHandle:
+    """Whatever keeps a broker from making a slab (its node is gone, say) is, to who puts, a store that failed."""
+    try:
+        return make_slab()
+    except StoreFailed:
+        raise
+    except HoardError as error:
+        raise StoreFailed(f"no slab to write to: {error}") from error

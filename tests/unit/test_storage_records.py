@@ -1,0 +1,60 @@
+"""The bytes of places, snapshots and refs."""
+
+import random
+
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.interfaces import Place, SlabKind
+from hoard_p2p.peer import NodeId
+from hoard_p2p.storage import records
+from hoard_p2p.storage.records import FileSlab, PastValue, RefRecord, SlabRecord, SnapshotRecord, Stamp
+
+RNG = random.Random(11)
+ONE = SnapshotId(RNG.randbytes(32))
+NODE = NodeId(RNG.randbytes(16))
+
+
+def test_a_place_takes_sixteen_bytes_and_keeps_offsets_beyond_four_gibibytes() -> None:
+    places = [Place(2**32 - 1, 2**48 - 1, 2**32 - 1, 255), Place(7, 5 << 32 | 9, 4096, 1)]
+    value = records.encode_places(places)
+    assert len(value) == 2 * 16
+    assert records.decode_places(value) == places
+    assert records.decode_place(value) == places[0]
+
+
+def test_place_bytes_are_as_documented() -> None:
+    value = records.encode_places([Place(0x01020304, 0x0A0B0C0D0E0F, 0x11121314, 0x2A)])
+    assert value.hex() == "04030201" + "0f0e0d0c" + "0b0a" + "14131211" + "2a" + "00"
+
+
+def test_a_snapshot_record_keeps_every_field() -> None:
+    record = SnapshotRecord(ONE, 2**63, 5, 3, True, 2**40, False, "dir:/data/\udcff set", 17)
+    assert records.decode_snapshot(records.encode_snapshot(record)) == record
+
+
+def test_a_snapshots_source_is_cut_to_what_fits() -> None:
+    record = SnapshotRecord(ONE, 1, 1, 1, False, 0, True, "é" * 40_000)
+    assert records.decode_snapshot(records.encode_snapshot(record)).source.startswith("é" * 32_767)
+
+
+def test_a_ref_keeps_name_stamp_and_its_newest_sixteen_values() -> None:
+    history = tuple(PastValue(SnapshotId(RNG.randbytes(32)), Stamp(n, n + 1, NODE)) for n in range(20))
+    ref = RefRecord("imagenet:2012-é", ONE, Stamp(2**50, 2**32 - 1, NODE), history)
+    found = records.decode_ref(records.encode_ref(ref))
+    assert (found.name, found.snapshot, found.stamp) == (ref.name, ref.snapshot, ref.stamp)
+    assert found.history == history[:16]
+
+
+def test_a_ref_tombstone_has_no_snapshot() -> None:
+    ref = RefRecord("gone", None, Stamp(1, 0, NODE))
+    assert records.decode_ref(records.encode_ref(ref)) == ref
+
+
+def test_stamps_compare_by_time_then_counter_then_node() -> None:
+    assert Stamp(1, 9, NODE) < Stamp(2, 0, NODE)
+    assert Stamp(2, 0, NODE) < Stamp(2, 1, NodeId(bytes(16)))
+
+
+def test_slab_and_file_records_keep_their_fields() -> None:
+    for slab in (SlabRecord(SlabKind.FILE, 3, 2**45, 99, b"k" * 16), SlabRecord(SlabKind.SHARED, 1, 0, 1, b"")):
+        assert records.decode_slab(records.encode_slab(slab)) == slab
+    assert records.decode_file(records.encode_file(FileSlab(12, True))) == FileSlab(12, True)
