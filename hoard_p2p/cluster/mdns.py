@@ -1,0 +1,153 @@
+"""Discovery by multicast DNS: each node advertises `_hoard._tcp.local.` and browses for the others.
+
+The instance name is the node id; the TXT record has `cluster`, `id`, `rack`, `port` and `wire`. Only nodes of the same
+cluster are reported. The only door to zeroconf.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import zeroconf
+from zeroconf import DNSQuestionType, IPVersion, ServiceInfo, ServiceStateChange, Zeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from hoard_p2p.cluster import interfaces
+from hoard_p2p.cluster.addresses import Address, Advert, Found
+from hoard_p2p.errors import Unavailable
+from hoard_p2p.peer import WIRE_VERSION
+
+log = logging.getLogger(__name__)
+
+SERVICE = "_hoard._tcp.local."
+WATCH_EVERY = 2.0
+"""Seconds between two looks at the interfaces: one that comes up later is used from then on."""
+LOOKUP_TIME = 3000
+"""Milliseconds to wait for the record of an instance that was seen."""
+REGISTER_TIME = 5.0
+CLOSE_TIME = 1.5
+WILDCARDS = ("0.0.0.0", "::", "")
+
+
+def advertised(host: str, up: tuple[str, ...]) -> tuple[str, ...]:
+    """The IPv4 addresses to advertise for a server that listens on `host`, when `up` are the addresses of this
+    machine: for a wildcard all but loopback, loopback only if there is nothing else."""
+    if host not in WILDCARDS:
+        return (host,)
+    return tuple(address for address in up if not interfaces.is_loopback(address)) or up[:1]
+
+
+def spoken_on(host: str, up: tuple[str, ...]) -> tuple[str, ...]:
+    """The interface addresses to speak mDNS on. Loopback is always one, so that nodes of one machine meet; a server
+    that only listens there is of no use to others and is not shown to them."""
+    if interfaces.is_loopback(host):
+        return tuple(address for address in up if interfaces.is_loopback(address))
+    return up
+
+
+class MdnsDiscovery:
+    """Advertises one node and reports the others. Its interfaces are chosen again whenever they change."""
+
+    name = "mdns"
+
+    def __init__(self, advert: Advert) -> None:
+        self._advert = advert
+
+    async def run(self, found: Found) -> None:
+        """Until cancelled; says goodbye then, within about a second."""
+        # zeroconf logs what it could not send or parse as warnings; nothing there is for our operator
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)
+        while True:
+            up = interfaces.up_addresses()
+            spoken = spoken_on(self._advert.host, up)
+            if spoken:
+                await self._serve(spoken, up, found)
+            else:
+                await asyncio.sleep(WATCH_EVERY)
+
+    async def _serve(self, spoken: tuple[str, ...], up: tuple[str, ...], found: Found) -> None:
+        """Advertise and browse on these interfaces until they change."""
+        async with _zeroconf_on(spoken) as daemon:
+            await self._register(daemon, advertised(self._advert.host, up))
+            async with asyncio.TaskGroup() as group:
+
+                def changed(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+                    if state_change is not ServiceStateChange.Removed:
+                        group.create_task(self._look_up(zeroconf, name, found))
+
+                # QM only: an answer by unicast reaches just one of the several nodes that share port 5353 here
+                browser = AsyncServiceBrowser(
+                    daemon.zeroconf, SERVICE, handlers=[changed], question_type=DNSQuestionType.QM
+                )
+                try:
+                    await _change_of(up)
+                finally:
+                    await browser.async_cancel()
+        log.info("network interfaces changed, mdns starts again")
+
+    async def _register(self, daemon: AsyncZeroconf, addresses: tuple[str, ...]) -> None:
+        advert, name = self._advert, self._advert.node_id.hex()
+        info = AsyncServiceInfo(
+            SERVICE,
+            f"{name}.{SERVICE}",
+            addresses=[socket.inet_aton(address) for address in addresses],
+            port=advert.port,
+            properties={
+                "cluster": advert.cluster,
+                "id": name,
+                "rack": advert.rack,
+                "port": str(advert.port),
+                "wire": str(WIRE_VERSION),
+            },
+            server=f"{name}.local.",
+        )
+        try:
+            async with asyncio.timeout(REGISTER_TIME):
+                # a clone of this node may be there already: it gets another name here, and is told apart by hello
+                await (await daemon.async_register_service(info, allow_name_change=True))
+        except (zeroconf.Error, TimeoutError) as error:
+            raise Unavailable(f"mdns cannot advertise this node: {error!r}") from error
+
+    async def _look_up(self, daemon: Zeroconf, name: str, found: Found) -> None:
+        """Report where the instance `name` listens, if it is of this cluster and not this node itself."""
+        try:
+            info = AsyncServiceInfo(SERVICE, name)
+            known = await info.async_request(daemon, LOOKUP_TIME, question_type=DNSQuestionType.QM)
+        except (zeroconf.Error, OSError, ValueError) as error:  # whatever a stranger put on the network
+            log.debug("mdns: %s cannot be looked up: %r", name, error)
+            return
+        for address in reported(info, self._advert.cluster) if known else ():
+            found(address)
+
+
+def reported(info: ServiceInfo, cluster: str) -> list[Address]:
+    """Where the node of this record may be reached; nowhere if it is of another cluster."""
+    if info.port is None or info.properties.get(b"cluster") != cluster.encode():
+        return []
+    return [Address(host, info.port) for host in info.parsed_addresses(IPVersion.V4Only)]
+
+
+async def _change_of(up: tuple[str, ...]) -> None:
+    """Return when the addresses of this machine are others than `up`."""
+    now = up
+    while now == up:
+        await asyncio.sleep(WATCH_EVERY)
+        with suppress(OSError):
+            now = interfaces.up_addresses()
+
+
+@asynccontextmanager
+async def _zeroconf_on(addresses: tuple[str, ...]) -> AsyncIterator[AsyncZeroconf]:
+    """A zeroconf instance on these interface addresses; withdrawn and closed in bounded time. Raises OSError."""
+    daemon = AsyncZeroconf(interfaces=list(addresses), ip_version=IPVersion.V4Only)
+    try:
+        yield daemon
+    finally:
+        try:
+            async with asyncio.timeout(CLOSE_TIME):
+                await daemon.async_unregister_all_services()
+                await daemon.async_close()
+        except (zeroconf.Error, OSError) as error:  # TimeoutError is one; the network may be gone
+            log.debug("mdns: goodbye was not sent: %r", error)

@@ -1,0 +1,168 @@
+"""Verified fakes of the network: a node that serves chunks from a file, and peers that live in a dictionary.
+
+Both pass the contract suite of `PeerChunks` (the file service through the real server and the real client).
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
+from hoard_p2p.transfer.service import PeerService, SendExtent
+from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+
+
+def a_peer(number: int, host: str = "127.0.0.1", port: int = 0, *, incarnation: int = 1) -> Peer:
+    """The record of a test node; `number` 0 - 255 is its whole identity."""
+    return Peer(NodeId(bytes([number]) * 16), incarnation, f"n{number}", "", host, port, 1 << 16)
+
+
+@dataclass
+class FileService:
+    """A `PeerService` whose chunks lie one after the other in one file, and whose records are set by the test.
+
+    `open_extents` counts extents located and not yet released.
+    """
+
+    me: Peer
+    path: Path
+    chunks: Iterable[bytes] = ()
+    cluster: str = "test"
+    boot: bytes = b"boot-one"
+    members: tuple[Peer, ...] = ()
+    roots: dict[SnapshotId, bytes] = field(default_factory=dict)
+    residencies: dict[SnapshotId, Residency] = field(default_factory=dict)
+    snapshot_records: list[Record] = field(default_factory=list)
+    ref_records: list[Record] = field(default_factory=list)
+    reply: AdoptReply = field(default_factory=lambda: AdoptReply(()))
+    callers: list[Hello] = field(default_factory=list)
+    adopted: list[AdoptRequest] = field(default_factory=list)
+    announced: list[Announcement] = field(default_factory=list)
+    gone: list[tuple[NodeId, int]] = field(default_factory=list)
+    open_extents: int = 0
+
+    def __post_init__(self) -> None:
+        self.places: dict[ChunkId, tuple[int, int]] = {}
+        with self.path.open("wb") as file:
+            for chunk in self.chunks:
+                self.places[chunk_id(chunk)] = (file.tell(), len(chunk))
+                file.write(chunk)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def hello(self) -> Hello:
+        return Hello(self.me, self.cluster, self.members, boot=self.boot)
+
+    def greeted(self, caller: Hello) -> None:
+        self.callers.append(caller)
+
+    def status(self) -> Json:
+        return {"node": self.me.name}
+
+    def metrics(self) -> bytes:
+        return b"hoard_chunks 1\n"
+
+    async def root(self, snapshot: SnapshotId) -> bytes | None:
+        return self.roots.get(snapshot)
+
+    async def snapshots(self) -> Sequence[Record]:
+        return self.snapshot_records
+
+    async def refs(self) -> Sequence[Record]:
+        return self.ref_records
+
+    async def residency(self, snapshot: SnapshotId) -> Residency | None:
+        return self.residencies.get(snapshot)
+
+    async def locate(self, ids: Sequence[ChunkId]) -> Sequence[SendExtent | None]:
+        places = [self.places.get(one) for one in ids]
+        extents = [None if place is None else SendExtent(self._fd, *place) for place in places]
+        self.open_extents += sum(extent is not None for extent in extents)
+        return extents
+
+    def release(self, extents: Sequence[SendExtent]) -> None:
+        self.open_extents -= len(extents)
+
+    async def adopt(self, request: AdoptRequest) -> AdoptReply:
+        self.adopted.append(request)
+        return self.reply
+
+    async def announce(self, announcement: Announcement) -> None:
+        self.announced.append(announcement)
+
+    async def left(self, node: NodeId, incarnation: int) -> None:
+        self.gone.append((node, incarnation))
+
+
+@contextmanager
+def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[int]:
+    """A real server for `service` on loopback, on an event loop in a thread of its own; gives its port."""
+    started: Future[tuple[int, Callable[[], None]]] = Future()
+
+    async def serve() -> None:
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(stopped.set)
+
+        server = make_server(service, limits=limits)
+        try:
+            port = await server.start("127.0.0.1", 0)
+            started.set_result((port, stop))
+            await stopped.wait()
+        finally:
+            await server.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="test-server")
+    thread.start()
+    port, stop = started.result(10)
+    try:
+        yield port
+    finally:
+        stop()
+        thread.join(10)
+
+
+class MemoryPeers:
+    """A `PeerChunks` whose peers are dictionaries: what `holdings` has for a node id can be fetched from it; a node
+    that is not there does not answer."""
+
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]]) -> None:
+        self.holdings = holdings
+        self.fetched: list[tuple[NodeId, ChunkId]] = []
+
+    def fetch(
+        self,
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        if not wanted:
+            return []
+        if peer.node_id not in self.holdings:
+            raise PeerUnavailable(f"{peer.url} cannot be reached")
+        held, missing = self.holdings[peer.node_id], []
+        for index, (expected, length) in enumerate(wanted):
+            data = held.get(expected)
+            if data is None:
+                missing.append(index)
+                continue
+            if len(data) != length or chunk_id(data) != expected:
+                raise ChunkCorrupt(f"{peer.url} sent wrong bytes: chunk {short(expected)}")
+            self.fetched.append((peer.node_id, expected))
+            deliver(index, memoryview(data))
+        return missing

@@ -1,0 +1,194 @@
+"""Chunks from peers, received into a reused buffer and hashed there. Blocking, for threads and worker processes.
+
+Speaks just enough HTTP for `POST /v1/chunks`: plain sockets, because the bytes then go from the kernel to the buffer
+and nowhere else.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
+from hoard_p2p.ids import ChunkId, chunk_id, short
+from hoard_p2p.peer import Peer
+from hoard_p2p.transfer.connection import Connection, Garbled, StaleConnection
+from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_CHUNK
+
+BATCH_BYTES = 64 << 20
+BATCH_CHUNKS = 2048
+"""One request asks for at most so much (never more than `wire.MAX_ASKED`). The next is sent before the answer to the
+first is read, so that it costs no round trip; at 64 KiB it fits into socket buffers while the peer is busy sending."""
+IDLE_TIME = 60.0
+"""Seconds that an unused connection is kept; the server would end it after 75."""
+
+Wanted = Sequence[tuple[ChunkId, int]]
+Deliver = Callable[[int, memoryview], None]
+
+
+class BulkClient:
+    """An `interfaces.PeerChunks` over HTTP with a pool of kept-alive sockets for each peer. Thread-safe."""
+
+    def __init__(self, *, idle_per_peer: int = 8, connect_timeout: float = 3.0) -> None:
+        self._idle_per_peer = idle_per_peer
+        self._connect_timeout = connect_timeout
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[str, int], list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._closed = False
+
+    def fetch(self, peer: Peer, wanted: Wanted, deliver: Deliver, *, timeout: float) -> list[int]:
+        """See `interfaces.PeerChunks.fetch`. Less than 64 KiB in `timeout` seconds counts as no progress; the time
+        that `deliver` takes does not count. What `deliver` raises passes through."""
+        missing: list[int] = []
+        if not wanted:
+            return missing
+        connection = self._take(peer, timeout)
+        try:
+            try:
+                self._fetch_all(connection, wanted, deliver, missing)
+            except StaleConnection:  # kept alive for too long; nothing was received on it
+                self._drop(connection)
+                connection = self._open(peer, timeout)
+                self._fetch_all(connection, wanted, deliver, missing)
+        except Garbled as error:
+            raise PeerUnavailable(f"{peer.url} sent no chunks: {error}") from error
+        except OSError as error:  # TimeoutError is one
+            raise PeerUnavailable(f"{peer.url} did not send the chunks: {error or type(error).__name__}") from error
+        except ChunkCorrupt as error:
+            raise ChunkCorrupt(f"{peer.url} sent wrong bytes: {error}") from error
+        else:
+            self._give_back(connection)
+        finally:
+            self._drop(connection)
+        return missing
+
+    def close(self) -> None:
+        """Close idle sockets and break running fetches, which then raise PeerUnavailable. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for connections in self._idle.values() for connection in connections]
+            self._idle.clear()
+            for connection in self._busy:
+                connection.abort()
+        for connection in idle:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _fetch_all(self, connection: Connection, wanted: Wanted, deliver: Deliver, missing: list[int]) -> None:
+        """Ask for every batch, one request ahead of the answers."""
+        batches = list(_batches(wanted))
+        _request(connection, wanted, batches[0])
+        for position, batch in enumerate(batches):
+            body = connection.answer()
+            if position + 1 < len(batches):
+                _request(connection, wanted, batches[position + 1])
+            _receive(connection, wanted, batch, deliver, body=body, missing=missing)
+
+    def _take(self, peer: Peer, timeout: float) -> Connection:
+        self._close_expired()
+        with self._lock:
+            idle = self._idle.get((peer.host, peer.port))
+            if idle and not self._closed:
+                connection = idle.pop()
+                self._busy.add(connection)
+                connection.reuse(timeout)
+                return connection
+        return self._open(peer, timeout)
+
+    def _close_expired(self) -> None:
+        """Close what was unused for long, at whatever peer: it may be gone for good."""
+        earliest = time.monotonic() - IDLE_TIME
+        with self._lock:
+            expired = [one for idle in self._idle.values() for one in idle if one.idle_since < earliest]
+            kept = {address: [one for one in idle if one not in expired] for address, idle in self._idle.items()}
+            self._idle = {address: idle for address, idle in kept.items() if idle}
+        for connection in expired:
+            connection.close()
+
+    def _open(self, peer: Peer, timeout: float) -> Connection:
+        try:
+            connection = Connection(peer.host, peer.port, min(self._connect_timeout, timeout), timeout)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+            raise PeerUnavailable(f"{peer.url} cannot be reached: {error}") from error
+        with self._lock:
+            if not self._closed:
+                self._busy.add(connection)
+                return connection
+        connection.close()
+        raise PeerUnavailable("this node is shutting down")
+
+    def _give_back(self, connection: Connection) -> None:
+        """Keep a connection for later, if it can be."""
+        with self._lock:
+            idle = self._idle.setdefault(connection.address, [])
+            if not self._closed and connection.is_reusable and len(idle) < self._idle_per_peer:
+                self._busy.discard(connection)
+                connection.idle_since = time.monotonic()
+                idle.append(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection, unless it was given back."""
+        with self._lock:
+            if connection not in self._busy:
+                return
+            self._busy.discard(connection)
+        connection.close()
+
+
+def _batches(wanted: Wanted) -> Iterator[range]:
+    """Consecutive index ranges that are worth one request each."""
+    start, size = 0, 0
+    for index, (_, length) in enumerate(wanted):
+        if index > start and (size + length > BATCH_BYTES or index - start == BATCH_CHUNKS):
+            yield range(start, index)
+            start, size = index, 0
+        size += length
+    yield range(start, len(wanted))
+
+
+def _request(connection: Connection, wanted: Wanted, batch: range) -> None:
+    connection.post("/v1/chunks", b"".join(wanted[index][0] for index in batch))
+
+
+def _receive(
+    connection: Connection, wanted: Wanted, batch: range, deliver: Deliver, *, body: int, missing: list[int]
+) -> None:
+    """The frames of one answer whose body is `body` bytes long. Raises ChunkCorrupt, Garbled, OSError."""
+    most = sum(4 + wanted[index][1] for index in batch)
+    if not 4 * len(batch) <= body <= most:
+        raise Garbled(f"an answer of {body} bytes where at most {most} were asked for")
+    left = body
+    for index in batch:
+        expected, length = wanted[index]
+        data = _read_frame(connection, expected, length, left)
+        left -= 4
+        if data is None:
+            missing.append(index)
+            continue
+        left -= length
+        if chunk_id(data) != expected:
+            raise ChunkCorrupt(f"chunk {short(expected)} of {length} bytes has other bytes")
+        deliver(index, data)
+    if left:
+        raise Garbled(f"{left} bytes follow the last chunk")
+
+
+def _read_frame(connection: Connection, expected: ChunkId, length: int, left: int) -> memoryview | None:
+    """The bytes of the next frame, which should be `length` bytes of chunk `expected`; None if the peer does not have
+    it. `left` bytes of the answer remain."""
+    if left < 4:
+        raise Garbled("the answer ends before its last chunk")
+    claimed = int.from_bytes(connection.read(4), "little")
+    if claimed == FRAME_MISSING:
+        return None
+    if claimed != length or length > MAX_CHUNK:
+        raise ChunkCorrupt(f"chunk {short(expected)} of {length} bytes was sent as {claimed} bytes")
+    if left < 4 + length:
+        raise Garbled(f"the answer ends inside chunk {short(expected)} of {length} bytes")
+    return connection.read(length)

@@ -1,0 +1,160 @@
+"""One kept-alive HTTP/1.1 connection for bulk answers, blocking, with a receive buffer that its reader looks into."""
+
+import re
+import socket
+import time
+
+from hoard_p2p.errors import HoardError
+
+BUFFER = 4 << 20
+"""Enough for the longest chunk that our chunkers cut, most of the time with the header after it."""
+MAX_HEADER = 16 << 10
+LEAST_PROGRESS = 64 << 10
+"""Bytes to arrive in `timeout` seconds of waiting, else the peer counts as silent."""
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+_LENGTH = re.compile(rb"\r\nContent-Length: *(\d{1,15}) *\r\n", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\nTransfer-Encoding:", re.IGNORECASE)
+_BYTES = re.compile(rb"\r\nContent-Type: *application/octet-stream *\r\n", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nConnection: *close *\r\n", re.IGNORECASE)
+
+
+class Garbled(HoardError):
+    """What arrived is no answer of the protocol."""
+
+
+class StaleConnection(HoardError):
+    """A reused connection turned out to be closed by the peer before anything was received on it."""
+
+
+class Connection:
+    """One socket. Used by one thread at a time, but for `abort`."""
+
+    def __init__(self, host: str, port: int, connect_timeout: float, timeout: float) -> None:
+        """Raises OSError if nobody listens there."""
+        self.address = (host, port)
+        self._socket = socket.create_connection((host, port), timeout=connect_timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        literal = f"[{host}]" if ":" in host else host
+        self._head = f"Host: {literal}:{port}\r\nContent-Type: application/octet-stream\r\n"
+        self._buffer = bytearray(BUFFER + MAX_HEADER)
+        self._start = self._end = 0
+        self._is_reused = False
+        self._timeout = timeout
+        self._waited = 0.0
+        self._arrived = 0
+        self._is_kept_alive = True
+        self.idle_since = 0.0
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another exchange may follow: the peer keeps it open, and sent nothing that was not asked for."""
+        return self._is_kept_alive and self._start == self._end
+
+    def reuse(self, timeout: float) -> None:
+        """Begin another exchange on it."""
+        self._is_reused = True
+        self._timeout = timeout
+        self._waited, self._arrived = 0.0, 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def abort(self) -> None:
+        """Make the thread that uses it fail with OSError. For another thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:  # not connected any more, which is what was wanted
+            return
+
+    def post(self, path: str, body: bytes) -> None:
+        """Send a request. Raises OSError, StaleConnection."""
+        head = f"POST {path} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
+        self._socket.settimeout(self._timeout)
+        try:
+            self._socket.sendall(head.encode() + body)
+        except ConnectionError as error:
+            raise self._stale_or(error) from error
+
+    def answer(self) -> int:
+        """Read the head of an answer; returns the length of its body. Raises OSError, Garbled, StaleConnection."""
+        try:
+            head = self._read_head()
+        except ConnectionError as error:
+            raise self._stale_or(error) from error
+        self._is_reused = False
+        status, length = _STATUS.match(head), _LENGTH.search(head)
+        if status is None or _CHUNKED.search(head):
+            raise Garbled(f"an answer that begins with {head[:40]!r}")
+        if status[1] != b"200":
+            raise Garbled(f"status {status[1].decode()}")
+        if length is None or not _BYTES.search(head):
+            raise Garbled("an answer without a length, or of another type than bytes")
+        if _CLOSE.search(head):
+            self._is_kept_alive = False
+        return int(length[1])
+
+    def read(self, count: int) -> memoryview:
+        """The next `count` bytes, valid until the next call. Raises OSError."""
+        if self._end - self._start < count:
+            self._make_room(count)
+            while self._end - self._start < count:
+                self._receive()
+        start = self._start
+        self._start += count
+        return memoryview(self._buffer)[start : start + count]
+
+    def _read_head(self) -> bytes:
+        """The head of an answer with its empty line."""
+        seen = 0
+        while True:
+            end = self._buffer.find(b"\r\n\r\n", self._start + max(0, seen - 3), self._end)
+            if end >= 0:
+                head = bytes(self._buffer[self._start : end + 4])
+                self._start = end + 4
+                return head
+            seen = self._end - self._start
+            if seen > MAX_HEADER:
+                raise Garbled(f"more than {MAX_HEADER} bytes without the end of a header")
+            self._make_room(seen + 1)
+            self._receive()
+
+    def _make_room(self, count: int) -> None:
+        """Let the buffer have `count` bytes from `_start` on, moving what is in it only when it must."""
+        if self._start + count <= len(self._buffer) and self._start != self._end:
+            return
+        rest = self._end - self._start
+        if count > len(self._buffer):
+            self._buffer = self._buffer[self._start : self._end] + bytearray(count - rest)
+        elif rest:
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+        self._start, self._end = 0, rest
+
+    def _receive(self) -> None:
+        """Wait for bytes; some arrive, or OSError. Only time spent here counts as waiting for the peer."""
+        count = None
+        while count is None:
+            if self._waited >= self._timeout:
+                if self._arrived < LEAST_PROGRESS:
+                    raise TimeoutError(f"{self._arrived} bytes in {self._timeout:g} s")
+                self._waited, self._arrived = 0.0, 0
+            count = self._receive_for(self._timeout - self._waited)
+        if not count:
+            raise ConnectionResetError("the peer closed the connection")
+        self._arrived += count
+        self._end += count
+
+    def _receive_for(self, seconds: float) -> int | None:
+        """Bytes that arrived, None if none did in that time."""
+        self._socket.settimeout(seconds)
+        begin = time.monotonic()
+        try:
+            with memoryview(self._buffer) as view:
+                return self._socket.recv_into(view[self._end :])
+        except TimeoutError:
+            return None
+        finally:
+            self._waited += time.monotonic() - begin
+
+    def _stale_or(self, error: ConnectionError) -> Exception:
+        is_untouched = self._is_reused and self._start == self._end
+        return StaleConnection(str(error)) if is_untouched else error

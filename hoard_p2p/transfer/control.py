@@ -1,0 +1,171 @@
+"""Small questions to peers, from the event loop. Bulk bytes go through `transfer.bulk`."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Self, TypeVar
+
+import aiohttp
+
+from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
+from hoard_p2p.ids import SnapshotId, short, snapshot_id
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.transfer import wire
+from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+
+T = TypeVar("T")
+
+ANSWER_TIME = 10.0
+LIST_TIME = 30.0
+CONNECTIONS_PER_PEER = 8
+IDLE_TIME = 30.0
+"""A kept-alive connection is dropped well before the server would (75 s), so that no request meets its end."""
+MAX_HELLO = 4 << 20
+MAX_LIST = 64 << 20
+MAX_ANSWER = 1 << 20
+MAX_ERROR = 16 << 10
+ON_LOOP = 64 << 10
+"""JSON of at most so many bytes is parsed on the event loop."""
+
+
+class PeerControl:
+    """An async context manager around one HTTP session.
+
+    Every method has a deadline, reads a bounded body, and raises PeerUnavailable for any failure of the peer:
+    unreachable, late, an error status, or an answer that is no such record.
+    """
+
+    _session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(
+            limit=0, limit_per_host=CONNECTIONS_PER_PEER, keepalive_timeout=IDLE_TIME, use_dns_cache=False
+        )
+        # no proxy, no cookies, no redirects: a peer is asked itself or not at all
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._session.close()
+
+    async def hello(self, host: str, port: int, *, me: Hello | None = None, timeout: float = 2.0) -> Hello:
+        """Ask who listens there, and tell who I am if `me` is given. The peer's record has `host` and `port` as asked,
+        the address it was reached at."""
+        place = Peer(NodeId(b""), 0, "", "", host, port, 0)
+        body = None if me is None else wire.encode_hello(replace(me, members=()))
+        answer = await self._ask(place, "hello", body, timeout, MAX_HELLO)
+        hello = await _decoded(place, wire.decode_hello, answer)
+        return replace(hello, peer=replace(hello.peer, host=host, port=port))
+
+    async def root(self, peer: Peer, snapshot: SnapshotId) -> bytes | None:
+        """The encoded root, checked against its id; None if the peer does not know it."""
+        root = await self._ask_known(peer, f"root/{snapshot.hex()}", ANSWER_TIME, wire.MAX_ROOT)
+        if root is not None and snapshot_id(root) != snapshot:
+            raise PeerUnavailable(f"{peer.url} sent another root for snapshot {short(snapshot)}")
+        return root
+
+    async def snapshots(self, peer: Peer) -> tuple[Record, ...]:
+        """The snapshots that the peer knows."""
+        answer = await self._ask(peer, "snapshots", None, LIST_TIME, MAX_LIST)
+        return await _decoded(peer, wire.decode_records, answer)
+
+    async def refs(self, peer: Peer) -> tuple[Record, ...]:
+        """The refs that the peer knows."""
+        answer = await self._ask(peer, "refs", None, LIST_TIME, MAX_LIST)
+        return await _decoded(peer, wire.decode_records, answer)
+
+    async def residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
+        """What the peer holds of a snapshot; None if it does not know it."""
+        most = wire.MAX_RESIDENCY * 4 // 3 + 1024
+        answer = await self._ask_known(peer, f"residency/{snapshot.hex()}", ANSWER_TIME, most)
+        if answer is None:
+            return None
+        residency = await _decoded(peer, wire.decode_residency, answer)
+        if residency.snapshot != snapshot or residency.node != peer.node_id:
+            raise PeerUnavailable(f"{peer.url} sent the residency of another snapshot or node")
+        return residency
+
+    async def adopt(self, peer: Peer, request: AdoptRequest, *, timeout: float) -> AdoptReply:
+        """Ask a home to pull segments; waits until they are durable there."""
+        answer = await self._ask(peer, "adopt", wire.encode_adopt_request(request), timeout, MAX_ANSWER)
+        reply = await _decoded(peer, wire.decode_adopt_reply, answer)
+        if not set(reply.stored) <= set(request.segments):
+            raise PeerUnavailable(f"{peer.url} says it stored segments that it was not asked to")
+        return reply
+
+    async def announce(self, peer: Peer, announcement: Announcement) -> None:
+        """Tell the peer about snapshots and refs."""
+        await self._ask(peer, "announce", wire.encode_announcement(announcement), ANSWER_TIME, MAX_ANSWER)
+
+    async def leave(self, peer: Peer, node: NodeId, incarnation: int, *, timeout: float = 1.0) -> None:
+        """Tell the peer that `node` leaves."""
+        await self._ask(peer, "leave", wire.encode_leave(node, incarnation), timeout, MAX_ANSWER)
+
+    async def _ask(self, peer: Peer, path: str, body: bytes | None, timeout: float, most: int) -> bytes:
+        """The body of the answer to one request: GET, or POST if there is a body."""
+        answer = await self._exchange(peer, path, body, timeout, most)
+        if isinstance(answer, HoardError):
+            raise PeerUnavailable(f"{peer.url} refused {path}: {answer}") from answer
+        return answer
+
+    async def _ask_known(self, peer: Peer, path: str, timeout: float, most: int) -> bytes | None:
+        """The same, None if the peer answers that there is no such thing."""
+        answer = await self._exchange(peer, path, None, timeout, most)
+        if isinstance(answer, _Absent):
+            return None
+        if isinstance(answer, HoardError):
+            raise PeerUnavailable(f"{peer.url} refused {path}: {answer}") from answer
+        return answer
+
+    async def _exchange(
+        self, peer: Peer, path: str, body: bytes | None, timeout: float, most: int
+    ) -> "bytes | HoardError":
+        method = "GET" if body is None else "POST"
+        try:
+            async with (
+                asyncio.timeout(timeout),
+                self._session.request(method, f"{peer.url}/v1/{path}", data=body, allow_redirects=False) as response,
+            ):
+                if response.status == 200:
+                    return await _bounded(response, most)
+                return _failure(response.status, await _bounded(response, MAX_ERROR))
+        except TimeoutError as error:
+            raise PeerUnavailable(f"{peer.url} did not answer {path} in {timeout} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {error!r}") from error
+
+
+class _Absent(HoardError):
+    """The peer answered that it does not have what was asked for."""
+
+
+async def _bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
+    body = bytearray()
+    async for data in response.content.iter_any():
+        body += data
+        if len(body) > most:
+            raise ValueError(f"an answer of more than {most} bytes")
+    return bytes(body)
+
+
+def _failure(status: int, body: bytes) -> HoardError:
+    """The error that an answer with an error status tells of."""
+    try:
+        name, message = wire.decode_error(body)
+    except BadRequest:  # no node answered, but some other server
+        return HoardError(f"status {status}")
+    error = from_wire(name, message)
+    return _Absent(message) if status == 404 and name == "SnapshotUnknown" else error
+
+
+async def _decoded(peer: Peer, decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body) if len(body) <= ON_LOOP else await asyncio.to_thread(decode, body)
+    except BadRequest as error:
+        raise PeerUnavailable(f"{peer.url} sent an answer that makes no sense: {error}") from error

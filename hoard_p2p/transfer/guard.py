@@ -1,0 +1,153 @@
+"""The bounds of the HTTP door: who may ask, how much, how many at once; and how errors become answers.
+
+Everything is refused before memory is taken for it.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from aiohttp import web
+
+from hoard_p2p.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    HoardError,
+    NotFound,
+    Refused,
+    StoreFailed,
+    Unavailable,
+    wire_name,
+)
+from hoard_p2p.transfer.wire import encode_error
+
+log = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds taken before memory is. Times in seconds. `names`: host names that this node may be asked by, besides IP
+    addresses, `localhost` and the machine's own name."""
+
+    connections: int = 1024
+    requests: int = 512
+    first_request_time: float = 30.0
+    body_time: float = 30.0
+    answer_time: float = 30.0
+    adopt_time: float = 900.0
+    stall_time: float = 30.0
+    send_threads: int = 8
+    names: tuple[str, ...] = ()
+
+
+STATUS: tuple[tuple[type[HoardError], int], ...] = (
+    (DeadlineExceeded, 504),
+    (NotFound, 404),
+    (BadRequest, 400),
+    (Refused, 409),
+    (Unavailable, 503),
+    (StoreFailed, 507),
+    (HoardError, 500),
+)
+"""The HTTP status of an error: the first row that it is an instance of."""
+
+
+def error_response(error: HoardError) -> web.Response:
+    """The answer to a request that ended in `error`."""
+    status = next(status for kind, status in STATUS if isinstance(error, kind))
+    return web.Response(
+        status=status,
+        body=encode_error(wire_name(error), str(error)),
+        content_type="application/json",
+    )
+
+
+class Guard:
+    """The middlewares of one server, with the count of its requests in flight."""
+
+    def __init__(self, limits: Limits, names: frozenset[str], unbounded: frozenset[str]) -> None:
+        """`unbounded`: paths that are answered however busy the node is (probes)."""
+        self._limits = limits
+        self._names = names
+        self._unbounded = unbounded
+        self._in_flight = 0
+
+    @web.middleware
+    async def answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every failure becomes a JSON answer of the table."""
+        try:
+            return await handler(request)
+        except HoardError as error:
+            return error_response(error)
+        except TimeoutError:
+            return error_response(DeadlineExceeded(f"{request.path} took too long, try again later"))
+        except web.HTTPException as error:
+            body = encode_error("BadRequest", f"{request.method} {request.path}: {error.reason}")
+            return web.Response(status=error.status, body=body, content_type="application/json")
+        except ConnectionError:
+            raise  # the asker went away; aiohttp closes
+        except Exception:  # the door: a bug must not take the connection's task with it unseen
+            log.exception("%s %s failed", request.method, request.path)
+            return error_response(HoardError("internal error, see the log of the node"))
+
+    @web.middleware
+    async def check_origin(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """No browser page may talk to a node: neither a foreign one, nor one whose name was made to resolve to us."""
+        if "Origin" in request.headers or not self._is_known(request.headers.get("Host", "")):
+            body = encode_error("Refused", "address the node by its IP address, and not from a web page")
+            return web.Response(status=403, body=body, content_type="application/json")
+        return await handler(request)
+
+    @web.middleware
+    async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Bounds requests in flight."""
+        if request.path in self._unbounded:
+            return await handler(request)
+        if self._in_flight >= self._limits.requests:
+            raise Unavailable(f"{self._in_flight} requests are in flight here, try again later")
+        self._in_flight += 1
+        try:
+            return await handler(request)
+        finally:
+            self._in_flight -= 1
+
+    def _is_known(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+        if name.lower().rstrip(".") in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+
+def timed(handler: Handler, seconds: float) -> Handler:
+    """`handler` with a deadline."""
+
+    async def with_deadline(request: web.Request) -> web.StreamResponse:
+        async with asyncio.timeout(seconds):
+            return await handler(request)
+
+    return with_deadline
+
+
+async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
+    """The whole body, if it is at most `most` bytes long and arrives in time. Raises BadRequest."""
+    if (request.content_length or 0) > most:
+        raise BadRequest(f"a body of {request.content_length} bytes, at most {most} are taken")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for data in request.content.iter_any():
+                body += data
+                if len(body) > most:
+                    raise BadRequest(f"a body of more than {most} bytes")
+    except TimeoutError as error:
+        raise BadRequest(f"the body did not arrive in {seconds} s") from error
+    return bytes(body)

@@ -1,0 +1,243 @@
+"""The HTTP server of a node: a thin, bounded door in front of a `PeerService`."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from aiohttp import web
+
+from hoard_p2p.errors import BadRequest, NotFound, SnapshotUnknown
+from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
+from hoard_p2p.transfer import wire
+from hoard_p2p.transfer.guard import Guard, Handler, Limits, read_body, timed
+from hoard_p2p.transfer.sending import Sending, send
+from hoard_p2p.transfer.service import PeerService, SendExtent
+
+__all__ = ["Limits", "PeerServer", "bind", "make_server"]
+
+T = TypeVar("T")
+
+MAX_HELLO = 1 << 20
+MAX_ADOPT = 1 << 20
+MAX_ANNOUNCEMENT = 8 << 20
+MAX_LEAVE = 4096
+ON_LOOP = 64 << 10
+"""JSON of at most so many bytes is parsed on the event loop."""
+WILDCARDS = ("0.0.0.0", "::", "")
+GRACE = 0.5
+"""Seconds that running requests get when the server stops; aiohttp waits for it up to twice."""
+DEFAULT_LIMITS = Limits()
+
+
+def make_server(service: PeerService, *, limits: Limits = DEFAULT_LIMITS) -> "PeerServer":
+    """A server for `service`, not yet listening."""
+    return PeerServer(service, limits)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the first address of `host`, not yet listening. Raises OSError if it is taken."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class PeerServer:
+    """Made by `make_server`; starts once."""
+
+    def __init__(self, service: PeerService, limits: Limits) -> None:
+        self._limits = limits
+        self._executor = ThreadPoolExecutor(limits.send_threads, thread_name_prefix="hoard-send")
+        names = frozenset({"localhost", socket.gethostname().lower(), *(name.lower() for name in limits.names)})
+        guard = Guard(limits, names, frozenset({"/v1/hello"}))
+        self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        app = web.Application(
+            middlewares=[guard.answer_errors, self._note_request, guard.check_origin, guard.count],
+            client_max_size=MAX_ANNOUNCEMENT,
+        )
+        app.add_routes(Endpoints(service, limits, self._executor).routes())
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE, keepalive_timeout=75.0)
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port (of use if `port` is 0). Raises OSError if the address is taken."""
+        listener = bind(host, port)
+        await self.serve(listener)
+        return int(listener.getsockname()[1])
+
+    async def serve(self, listener: socket.socket) -> None:
+        """The same on a socket that is bound already (so that its port is known before); takes the socket."""
+        await self._runner.setup()
+        self._listener = await asyncio.get_running_loop().create_server(self._connected, sock=listener, backlog=512)
+
+    async def stop(self) -> None:
+        """Close the door: no new connections, a second for running requests, then the end. Idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for timer in self._silent.values():
+            timer.cancel()
+        self._silent.clear()
+        await self._runner.cleanup()
+        await asyncio.to_thread(self._executor.shutdown)
+
+    def _connected(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection: one that hangs up if there are too many."""
+        server = self._runner.server
+        if server is None or len(server.connections) >= self._limits.connections:
+            return _HangUp()
+        protocol = server()
+        timer = asyncio.get_running_loop().call_later(self._limits.first_request_time, self._drop_silent, protocol)
+        self._silent[protocol] = timer
+        return protocol
+
+    @web.middleware
+    async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        timer = self._silent.pop(request.protocol, None)
+        if timer is not None:
+            timer.cancel()
+        return await handler(request)
+
+    def _drop_silent(self, protocol: web.RequestHandler) -> None:
+        """Hang up on a connection that made no request yet; aiohttp bounds only the time between requests."""
+        self._silent.pop(protocol, None)
+        if protocol.transport is not None:
+            protocol.transport.abort()
+
+
+class _HangUp(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+
+class Endpoints:
+    """One method for each path: parse, ask the service, encode."""
+
+    def __init__(self, service: PeerService, limits: Limits, executor: ThreadPoolExecutor) -> None:
+        self._service = service
+        self._limits = limits
+        self._executor = executor
+
+    def routes(self) -> list[web.RouteDef]:
+        """The table of the protocol, version 1."""
+        answer, adopt = self._limits.answer_time, self._limits.adopt_time
+        return [
+            web.get("/v1/hello", timed(self.hello, answer)),
+            web.post("/v1/hello", timed(self.hello_from, answer)),
+            web.get("/v1/status", timed(self.status, answer)),
+            web.get("/v1/metrics", timed(self.metrics, answer)),
+            web.get("/v1/root/{id}", timed(self.root, answer)),
+            web.get("/v1/snapshots", timed(self.snapshots, answer)),
+            web.get("/v1/refs", timed(self.refs, answer)),
+            web.get("/v1/residency/{id}", timed(self.residency, answer)),
+            web.get("/v1/chunk/{id}", self.chunk),
+            web.post("/v1/chunks", self.chunks),
+            web.post("/v1/adopt", timed(self.adopt, adopt)),
+            web.post("/v1/announce", timed(self.announce, answer)),
+            web.post("/v1/leave", timed(self.leave, answer)),
+        ]
+
+    async def hello(self, request: web.Request) -> web.Response:
+        return _json(wire.encode_hello(self._service.hello()))
+
+    async def hello_from(self, request: web.Request) -> web.Response:
+        """A hello that says who asks, so that one meeting makes two acquaintances."""
+        caller = await self._decoded(request, MAX_HELLO, wire.decode_hello)
+        if caller.peer.host in WILDCARDS and request.remote:
+            caller = replace(caller, peer=replace(caller.peer, host=request.remote))
+        self._service.greeted(caller)
+        return _json(wire.encode_hello(self._service.hello()))
+
+    async def status(self, request: web.Request) -> web.Response:
+        return _json(wire.encode(self._service.status()))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._service.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def root(self, request: web.Request) -> web.Response:
+        snapshot = _snapshot(request)
+        root = await self._service.root(snapshot)
+        if root is None:
+            raise SnapshotUnknown(f"snapshot {snapshot.hex()} is unknown here")
+        return web.Response(body=root, content_type="application/octet-stream")
+
+    async def snapshots(self, request: web.Request) -> web.Response:
+        return _json(await asyncio.to_thread(wire.encode_records, await self._service.snapshots()))
+
+    async def refs(self, request: web.Request) -> web.Response:
+        return _json(await asyncio.to_thread(wire.encode_records, await self._service.refs()))
+
+    async def residency(self, request: web.Request) -> web.Response:
+        snapshot = _snapshot(request)
+        residency = await self._service.residency(snapshot)
+        if residency is None:
+            raise SnapshotUnknown(f"snapshot {snapshot.hex()} is unknown here")
+        return _json(await asyncio.to_thread(wire.encode_residency, residency))
+
+    async def chunk(self, request: web.Request) -> web.StreamResponse:
+        """One chunk, bare."""
+        chunk = ChunkId(_id(request))
+        return await self._send(request, [chunk], framed=False)
+
+    async def chunks(self, request: web.Request) -> web.StreamResponse:
+        """Many chunks, as frames in the order asked."""
+        body = await read_body(request, wire.MAX_ASKED * ID_SIZE, self._limits.body_time)
+        if not body or len(body) % ID_SIZE:
+            raise BadRequest(f"a body of {len(body)} bytes; ids of {ID_SIZE} bytes are expected")
+        ids = [ChunkId(body[start : start + ID_SIZE]) for start in range(0, len(body), ID_SIZE)]
+        return await self._send(request, ids, framed=True)
+
+    async def adopt(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, MAX_ADOPT, wire.decode_adopt_request)
+        return _json(wire.encode_adopt_reply(await self._service.adopt(wanted)))
+
+    async def announce(self, request: web.Request) -> web.Response:
+        await self._service.announce(await self._decoded(request, MAX_ANNOUNCEMENT, wire.decode_announcement))
+        return _json(wire.encode({}))
+
+    async def leave(self, request: web.Request) -> web.Response:
+        node, incarnation = await self._decoded(request, MAX_LEAVE, wire.decode_leave)
+        await self._service.left(node, incarnation)
+        return _json(wire.encode({}))
+
+    async def _send(self, request: web.Request, ids: list[ChunkId], *, framed: bool) -> web.StreamResponse:
+        async with asyncio.timeout(self._limits.answer_time):
+            located = await self._service.locate(ids)
+        here: list[SendExtent] = [extent for extent in located if extent is not None]
+        try:
+            if not framed and not here:
+                raise NotFound(f"chunk {ids[0].hex()} is not here")
+            sending = Sending(located, framed=framed)
+            return await send(request, sending, self._executor, stall_time=self._limits.stall_time)
+        finally:
+            self._service.release(here)
+
+    async def _decoded(self, request: web.Request, most: int, decode: Callable[[bytes], T]) -> T:
+        body = await read_body(request, most, self._limits.body_time)
+        return decode(body) if len(body) <= ON_LOOP else await asyncio.to_thread(decode, body)
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
+
+
+def _id(request: web.Request) -> bytes:
+    text = request.match_info["id"]
+    if len(text) != 2 * ID_SIZE or not set(text) <= wire.HEX_DIGITS:
+        raise BadRequest(f"an id has {2 * ID_SIZE} lower-case hex digits")
+    return bytes.fromhex(text)
+
+
+def _snapshot(request: web.Request) -> SnapshotId:
+    return SnapshotId(_id(request))

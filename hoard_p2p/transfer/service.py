@@ -1,0 +1,81 @@
+"""What the HTTP server needs from a node. The node implements it; the server knows nothing else of the node."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from hoard_p2p.config import Json
+from hoard_p2p.ids import ChunkId, SnapshotId
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.peer import NodeId
+from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+
+
+class SendExtent(NamedTuple):
+    """Where a chunk's bytes lie, open for reading. `fd` stays valid until the extent is given to `release`; the server
+    reads it with `pread` and `sendfile` only, so several extents may share one descriptor."""
+
+    fd: int
+    offset: int
+    length: int
+
+
+class PeerService(Protocol):
+    """A node, as its HTTP server sees it. All methods are called on the event loop; none may block it.
+
+    Methods may raise any `HoardError`; it crosses the wire by name and message. Requests are already bounded and
+    parsed; whether their content is believed is for the service to decide.
+    """
+
+    def hello(self) -> Hello:
+        """This node, the members it believes alive (itself not among them), and digests of what it knows."""
+        ...
+
+    def greeted(self, caller: Hello) -> None:
+        """Another node said hello; its record's host is an address that it can be tried at. Not proven: it is hearsay
+        until this node reached it there. Called for callers of any cluster."""
+        ...
+
+    def status(self) -> Json:
+        """What a person wants to see of this node."""
+        ...
+
+    def metrics(self) -> bytes:
+        """Counters in the Prometheus text format."""
+        ...
+
+    async def root(self, snapshot: SnapshotId) -> bytes | None:
+        """The encoded root of a snapshot, None if it is unknown here."""
+        ...
+
+    async def snapshots(self) -> Sequence[Record]:
+        """One record per snapshot known here."""
+        ...
+
+    async def refs(self) -> Sequence[Record]:
+        """One record per ref known here, tombstones included."""
+        ...
+
+    async def residency(self, snapshot: SnapshotId) -> Residency | None:
+        """Which segments of the snapshot are here whole, None if the snapshot is unknown here."""
+        ...
+
+    async def locate(self, ids: Sequence[ChunkId]) -> Sequence[SendExtent | None]:
+        """For each id where it lies, None if it is not here. Every extent is given back to `release` exactly once."""
+        ...
+
+    def release(self, extents: Sequence[SendExtent]) -> None:
+        """The server is done with these extents of one `locate`; sent, or given up."""
+        ...
+
+    async def adopt(self, request: AdoptRequest) -> AdoptReply:
+        """Pull segments that this node is home of from `request.source`; returns when they are durable here, or
+        cannot be. Cancelled when the server's time for it is over."""
+        ...
+
+    async def announce(self, announcement: Announcement) -> None:
+        """A peer has new snapshots or refs."""
+        ...
+
+    async def left(self, node: NodeId, incarnation: int) -> None:
+        """A peer says that it (in this incarnation) leaves."""
+        ...

@@ -1,0 +1,325 @@
+"""The records that cross between nodes as JSON, each with one encoder and one decoder that checks and bounds it.
+
+A decoder raises BadRequest for anything that is not exactly such a record; fields it does not know are skipped, so
+that a newer node may add some. Snapshot and ref records are opaque here and passed through.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import BadRequest
+from hoard_p2p.ids import ID_SIZE, SnapshotId
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.peer import NODE_ID_SIZE, NodeId, Peer
+
+Record: TypeAlias = "dict[str, Json]"
+"""A snapshot or ref record, opaque to this room."""
+
+MAX_ASKED = 16384
+"""Chunk ids in one request for chunks, at most."""
+FRAME_MISSING = 0xFFFFFFFF
+"""The length of a frame that stands for "this node does not have it"; no bytes follow."""
+MAX_CHUNK = 64 << 20
+"""No chunk is longer; bounds what a frame may claim."""
+
+MAX_MEMBERS = 4096
+MAX_RECORDS = 65536
+MAX_SEGMENTS = 65536
+MAX_SEGMENT_INDEX = (1 << 32) - 1
+MAX_ROOT = 64 << 10
+MAX_RESIDENCY = 4 << 20
+"""Bytes of a residency bit map: 33 million segments."""
+MAX_NAME = 255
+MAX_BOOT = 32
+HEX_DIGITS = frozenset("0123456789abcdef")
+MAX_MESSAGE = 4096
+MAX_U64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a node answers (and tells) when two nodes meet.
+
+    `members` are the peers it believes alive, itself not among them. `boot` is random bytes drawn at each start: two
+    processes with one node id have different ones. The digests (32 bytes, or empty: nothing to compare) cover what the
+    node knows of snapshots and refs, so that equal nodes need not exchange lists.
+    """
+
+    peer: Peer
+    cluster: str
+    members: tuple[Peer, ...] = ()
+    snapshots_digest: bytes = b""
+    refs_digest: bytes = b""
+    boot: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRequest:
+    """A home is asked to pull `segments` of `snapshot` from the node `source`, and to keep them."""
+
+    snapshot: SnapshotId
+    segments: tuple[int, ...]
+    source: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptReply:
+    """Which of the asked segments are durable at the home now. `full`: it has no room, so ask the next node in order.
+    `error` says why the others are not stored, empty if all are."""
+
+    stored: tuple[int, ...]
+    full: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """News that a node pushes to a peer: records of snapshots and refs, as `snapshots` and `refs` list them."""
+
+    snapshots: tuple[Record, ...] = ()
+    refs: tuple[Record, ...] = ()
+
+
+# --- encoders
+
+
+def encode(value: Json) -> bytes:
+    """Compact JSON, as every body of this protocol is written."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def encode_error(name: str, message: str) -> bytes:
+    """An error by its name in `errors.WIRE_NAMES`."""
+    return encode({"error": name, "message": message[:MAX_MESSAGE]})
+
+
+def encode_hello(hello: Hello) -> bytes:
+    return encode(
+        {
+            "peer": _peer_record(hello.peer),
+            "cluster": hello.cluster,
+            "members": [_peer_record(peer) for peer in hello.members],
+            "snapshots_digest": hello.snapshots_digest.hex(),
+            "refs_digest": hello.refs_digest.hex(),
+            "boot": hello.boot.hex(),
+        }
+    )
+
+
+def encode_records(records: Sequence[Record]) -> bytes:
+    return encode({"records": list(records)})
+
+
+def encode_residency(residency: Residency) -> bytes:
+    return encode(
+        {
+            "snapshot": residency.snapshot.hex(),
+            "node": residency.node.hex(),
+            "version": residency.version,
+            "bits": base64.b64encode(residency.bits).decode(),
+        }
+    )
+
+
+def encode_adopt_request(request: AdoptRequest) -> bytes:
+    return encode(
+        {"snapshot": request.snapshot.hex(), "segments": list(request.segments), "source": request.source.hex()}
+    )
+
+
+def encode_adopt_reply(reply: AdoptReply) -> bytes:
+    return encode({"stored": list(reply.stored), "full": reply.full, "error": reply.error})
+
+
+def encode_announcement(announcement: Announcement) -> bytes:
+    return encode({"snapshots": list(announcement.snapshots), "refs": list(announcement.refs)})
+
+
+def encode_leave(node: NodeId, incarnation: int) -> bytes:
+    return encode({"node": node.hex(), "incarnation": incarnation})
+
+
+# --- decoders
+
+
+def decode_error(body: bytes) -> tuple[str, str]:
+    """Name and message of an error."""
+    fields = _Fields.parse(body)
+    return fields.text("error", MAX_NAME), fields.text("message", MAX_MESSAGE)
+
+
+def decode_hello(body: bytes) -> Hello:
+    fields = _Fields.parse(body)
+    members = fields.items("members", MAX_MEMBERS)
+    return Hello(
+        peer=_peer(fields.fields("peer")),
+        cluster=fields.text("cluster", MAX_NAME),
+        members=tuple(_peer(_Fields.of(member)) for member in members),
+        snapshots_digest=fields.hex("snapshots_digest", 32),
+        refs_digest=fields.hex("refs_digest", 32),
+        boot=fields.hex("boot", MAX_BOOT),
+    )
+
+
+def decode_records(body: bytes) -> tuple[Record, ...]:
+    return _records(_Fields.parse(body).items("records", MAX_RECORDS))
+
+
+def decode_residency(body: bytes) -> Residency:
+    fields = _Fields.parse(body)
+    return Residency(
+        snapshot=fields.snapshot("snapshot"),
+        node=fields.node("node"),
+        version=fields.number("version", MAX_U64),
+        bits=fields.base64("bits", MAX_RESIDENCY),
+    )
+
+
+def decode_adopt_request(body: bytes) -> AdoptRequest:
+    fields = _Fields.parse(body)
+    return AdoptRequest(fields.snapshot("snapshot"), fields.segments("segments"), fields.node("source"))
+
+
+def decode_adopt_reply(body: bytes) -> AdoptReply:
+    fields = _Fields.parse(body)
+    return AdoptReply(fields.segments("stored"), fields.flag("full"), fields.text("error", MAX_MESSAGE))
+
+
+def decode_announcement(body: bytes) -> Announcement:
+    fields = _Fields.parse(body)
+    return Announcement(
+        snapshots=_records(fields.items("snapshots", MAX_RECORDS)),
+        refs=_records(fields.items("refs", MAX_RECORDS)),
+    )
+
+
+def decode_leave(body: bytes) -> tuple[NodeId, int]:
+    fields = _Fields.parse(body)
+    return fields.node("node"), fields.number("incarnation", MAX_U64)
+
+
+def _peer_record(peer: Peer) -> Record:
+    return {
+        "id": peer.node_id.hex(),
+        "incarnation": peer.incarnation,
+        "name": peer.name,
+        "rack": peer.rack,
+        "host": peer.host,
+        "port": peer.port,
+        "weight": peer.weight,
+        "wire": peer.wire_version,
+    }
+
+
+def _peer(fields: "_Fields") -> Peer:
+    return Peer(
+        node_id=fields.node("id"),
+        incarnation=fields.number("incarnation", MAX_U64),
+        name=fields.text("name", MAX_NAME),
+        rack=fields.text("rack", MAX_NAME),
+        host=fields.text("host", MAX_NAME),
+        port=fields.number("port", 65535),
+        weight=fields.number("weight", MAX_U64),
+        wire_version=fields.number("wire", 65535),
+    )
+
+
+def _records(values: list[Json]) -> tuple[Record, ...]:
+    records = []
+    for value in values:
+        if not isinstance(value, dict):
+            raise BadRequest(f"a record is {type(value).__name__}, not an object")
+        records.append(value)
+    return tuple(records)
+
+
+def _from_base64(value: Json, name: str, most: int) -> bytes:
+    if not isinstance(value, str) or len(value) > most // 3 * 4 + 4:
+        raise BadRequest(f"{name}: not base64 of at most {most} bytes")
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise BadRequest(f"{name}: {error}") from error
+
+
+class _Fields:
+    """The fields of one JSON object; each getter checks type and bound and raises BadRequest."""
+
+    def __init__(self, record: Mapping[str, Json]) -> None:
+        self._record = record
+
+    @classmethod
+    def parse(cls, body: bytes) -> "_Fields":
+        try:
+            return cls.of(json.loads(body, parse_constant=_refuse_constant))
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is no JSON: {error}") from error
+
+    @classmethod
+    def of(cls, value: Json) -> "_Fields":
+        if not isinstance(value, dict):
+            raise BadRequest(f"a JSON object was expected, not {type(value).__name__}")
+        return cls(value)
+
+    def fields(self, name: str) -> "_Fields":
+        return self.of(self._record.get(name))
+
+    def items(self, name: str, most: int) -> list[Json]:
+        value = self._record.get(name)
+        if not isinstance(value, list) or len(value) > most:
+            raise BadRequest(f"{name}: not a list of at most {most}")
+        return value
+
+    def text(self, name: str, most: int) -> str:
+        value = self._record.get(name)
+        if not isinstance(value, str) or len(value) > most:
+            raise BadRequest(f"{name}: not a text of at most {most} characters")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._record.get(name)
+        if not isinstance(value, bool):
+            raise BadRequest(f"{name}: neither true nor false")
+        return value
+
+    def number(self, name: str, most: int) -> int:
+        return _number(self._record.get(name), name, most)
+
+    def segments(self, name: str) -> tuple[int, ...]:
+        return tuple(_number(value, name, MAX_SEGMENT_INDEX) for value in self.items(name, MAX_SEGMENTS))
+
+    def hex(self, name: str, most: int) -> bytes:
+        text = self.text(name, 2 * most)
+        if len(text) % 2 or not set(text) <= HEX_DIGITS:
+            raise BadRequest(f"{name}: not hexadecimal")
+        return bytes.fromhex(text)
+
+    def base64(self, name: str, most: int) -> bytes:
+        return _from_base64(self._record.get(name), name, most)
+
+    def node(self, name: str) -> NodeId:
+        return NodeId(self._exactly(name, NODE_ID_SIZE))
+
+    def snapshot(self, name: str) -> SnapshotId:
+        return SnapshotId(self._exactly(name, ID_SIZE))
+
+    def _exactly(self, name: str, size: int) -> bytes:
+        value = self.hex(name, size)
+        if len(value) != size:
+            raise BadRequest(f"{name}: {len(value)} bytes, not {size}")
+        return value
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON value")
+
+
+def _number(value: Json, name: str, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise BadRequest(f"{name}: not a whole number of 0 - {most}")
+    return value

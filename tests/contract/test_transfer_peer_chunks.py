@@ -1,0 +1,124 @@
+"""What every `PeerChunks` promises: the fake, and the real client against the real server."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
+from hoard_p2p.ids import ChunkId, chunk_id
+from hoard_p2p.interfaces import PeerChunks
+from hoard_p2p.peer import Peer
+from hoard_p2p.testing.network import FileService, MemoryPeers, a_peer, serving
+from hoard_p2p.transfer.bulk import BulkClient
+
+SIZES = [0, 1, 4, 1000, 65535, 65536, 65537, 110_000, 1 << 20, (4 << 20) + 20_000, 9 << 20]
+
+
+@dataclass
+class Case:
+    """A client, a peer that has `chunks`, and one that does not answer."""
+
+    client: PeerChunks
+    peer: Peer
+    absent: Peer
+    chunks: list[bytes]
+
+    def wanted(self) -> list[tuple[ChunkId, int]]:
+        return [(chunk_id(data), len(data)) for data in self.chunks]
+
+    def fetch(self, wanted: list[tuple[ChunkId, int]]) -> tuple[dict[int, bytes], list[int]]:
+        got: dict[int, bytes] = {}
+        missing = self.client.fetch(self.peer, wanted, lambda index, data: got.update({index: bytes(data)}), timeout=10)
+        return got, missing
+
+
+def memory_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+    held = {chunk_id(data): data for data in chunks}
+    return Case(MemoryPeers({a_peer(1).node_id: held}), a_peer(1), a_peer(2), chunks)
+
+
+def http_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+    service = FileService(a_peer(1), tmp_path / "slab", chunks)
+    stack.callback(service.close)
+    port = stack.enter_context(serving(service))
+    return Case(stack.enter_context(BulkClient()), a_peer(1, port=port), a_peer(2, port=1), chunks)
+
+
+@pytest.fixture(params=[memory_case, http_case], ids=["memory", "http"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    make: Callable[[ExitStack, list[bytes], Path], Case] = request.param
+    random = Random(7)
+    chunks = [random.randbytes(size) for size in SIZES] + [random.randbytes(900) for _ in range(5000)]
+    with ExitStack() as stack:
+        yield make(stack, chunks, tmp_path)
+
+
+def test_every_chunk_arrives_whole_in_the_order_asked(case: Case) -> None:
+    order: list[int] = []
+    got, missing = case.fetch(case.wanted())
+    assert missing == []
+    assert [got[index] for index in range(len(case.chunks))] == case.chunks
+    case.client.fetch(case.peer, case.wanted(), lambda index, data: order.append(index), timeout=10)
+    assert order == list(range(len(case.chunks)))
+
+
+def test_what_the_peer_does_not_have_is_named_and_the_rest_arrives(case: Case) -> None:
+    nowhere = (chunk_id(b"nobody has this"), 15)
+    wanted = [nowhere, *case.wanted()[3:6], nowhere, *case.wanted()[8:9], nowhere]
+    got, missing = case.fetch(wanted)
+    assert missing == [0, 4, 6]
+    assert [got[index] for index in (1, 2, 3, 5)] == [*case.chunks[3:6], case.chunks[8]]
+
+
+def test_asking_for_nothing_is_answered_with_nothing(case: Case) -> None:
+    assert case.fetch([]) == ({}, [])
+
+
+def test_one_chunk_may_be_asked_for_twice(case: Case) -> None:
+    got, missing = case.fetch([case.wanted()[4]] * 2)
+    assert missing == []
+    assert got == {0: case.chunks[4], 1: case.chunks[4]}
+
+
+def test_a_chunk_of_another_length_than_expected_is_corrupt(case: Case) -> None:
+    expected, length = case.wanted()[4]
+    with pytest.raises(ChunkCorrupt):
+        case.fetch([(expected, length + 1)])
+
+
+def test_a_peer_that_does_not_answer_is_unavailable(case: Case) -> None:
+    with pytest.raises(PeerUnavailable):
+        case.client.fetch(case.absent, case.wanted()[:1], lambda index, data: None, timeout=2)
+
+
+def test_what_deliver_raises_passes_through_and_the_client_stays_usable(case: Case) -> None:
+    def refuse(index: int, data: memoryview) -> None:
+        raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError, match="disk full"):
+        case.client.fetch(case.peer, case.wanted(), refuse, timeout=10)
+    assert case.fetch(case.wanted()[:9])[1] == []
+
+
+def test_several_threads_fetch_at_once(case: Case) -> None:
+    results: list[tuple[dict[int, bytes], list[int]]] = []
+    threads = [threading.Thread(target=lambda: results.append(case.fetch(case.wanted()[:100]))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(results) == 6
+    for got, missing in results:
+        assert missing == []
+        assert list(got.values()) == case.chunks[:100]
+
+
+def test_a_peer_that_moved_is_asked_at_its_new_address(case: Case) -> None:
+    with pytest.raises(PeerUnavailable):
+        case.client.fetch(replace(case.absent, port=1), case.wanted()[:1], lambda index, data: None, timeout=2)
+    assert case.fetch(case.wanted()[:1])[1] == []

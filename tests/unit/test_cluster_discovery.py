@@ -1,0 +1,131 @@
+"""Discovery: what the user may write, static lists, and which addresses mDNS tells."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from zeroconf import ServiceInfo
+
+from hoard_p2p.cluster import interfaces
+from hoard_p2p.cluster.discovery import Address, Advert, parse_discovery
+from hoard_p2p.cluster.mdns import SERVICE, MdnsDiscovery, advertised, reported, spoken_on
+from hoard_p2p.cluster.static import StaticDiscovery, read_address_file
+from hoard_p2p.errors import BadRequest
+from hoard_p2p.peer import NodeId
+
+UNRESOLVABLE = "x" * 70
+"""A label too long for any resolver, so that no server is asked."""
+ADVERT = Advert(NodeId(bytes(16)), "c", "", "0.0.0.0", 7000)
+
+
+async def first_found(text: str, count: int) -> set[Address]:
+    """The first `count` distinct addresses that a discovery reports."""
+    found: set[Address] = set()
+    enough = asyncio.Event()
+
+    def note(address: Address) -> None:
+        found.add(address)
+        if len(found) == count:
+            enough.set()
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        task = group.create_task(parse_discovery(text, ADVERT).run(note))
+        await enough.wait()
+        task.cancel()
+    return found
+
+
+def test_mdns_is_a_discovery() -> None:
+    assert isinstance(parse_discovery("mdns", ADVERT), MdnsDiscovery)
+
+
+def test_static_lists_report_each_address() -> None:
+    found = asyncio.run(first_found("static:10.0.0.1:7000,10.0.0.2:7001, [fd00::1]:7002", 3))
+    assert found == {Address("10.0.0.1", 7000), Address("10.0.0.2", 7001), Address("fd00::1", 7002)}
+
+
+def test_static_names_are_resolved() -> None:
+    found = asyncio.run(first_found("static:localhost:7000", 1))
+    assert {address.host for address in found} <= {"127.0.0.1", "::1"}
+
+
+def test_a_static_file_has_one_address_a_line_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "peers"
+    path.write_text("# the rack\n10.0.0.1:7000\n\n  10.0.0.2:7000  \n")
+    assert read_address_file(path) == [Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)]
+    assert len(asyncio.run(first_found(f"static:{path}", 2))) == 2
+
+
+def test_a_static_file_that_is_missing_fails_when_run_and_not_when_parsed(tmp_path: Path) -> None:
+    discovery = parse_discovery(f"static:{tmp_path / 'none'}", ADVERT)
+    with pytest.raises(OSError, match="none"):
+        asyncio.run(discovery.run(lambda address: None))
+
+
+def test_none_finds_nothing_and_ends() -> None:
+    found: list[Address] = []
+    asyncio.run(parse_discovery("none", ADVERT).run(found.append))
+    assert found == []
+
+
+@pytest.mark.expect_warnings
+def test_a_name_that_does_not_resolve_is_one_warning_and_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    found = asyncio.run(first_found(f"static:{UNRESOLVABLE}:7000,10.0.0.1:7000", 1))
+    assert found == {Address("10.0.0.1", 7000)}
+    assert UNRESOLVABLE in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "mdns:x", "static:", "static:host", "static::7000", "static:host:0", "static:h:99999", "magic"]
+)
+def test_what_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        parse_discovery(text, ADVERT)
+
+
+@pytest.mark.parametrize("text", ["dns:hoard:7000", "etcd:http://e:2379"])
+def test_what_is_planned_is_refused_with_the_reason(text: str) -> None:
+    with pytest.raises(BadRequest, match="not in this version"):
+        parse_discovery(text, ADVERT)
+
+
+def test_loopback_is_among_the_addresses_of_this_machine() -> None:
+    assert interfaces.LOOPBACK in interfaces.up_addresses()
+
+
+def test_a_wildcard_advertises_every_address_but_loopback() -> None:
+    up = ("10.0.0.5", "127.0.0.1", "192.168.1.5")
+    assert advertised("0.0.0.0", up) == ("10.0.0.5", "192.168.1.5")
+    assert spoken_on("0.0.0.0", up) == up
+
+
+def test_a_wildcard_advertises_loopback_if_there_is_nothing_else() -> None:
+    assert advertised("0.0.0.0", ("127.0.0.1",)) == ("127.0.0.1",)
+
+
+def test_one_address_is_advertised_as_it_is() -> None:
+    assert advertised("10.0.0.5", ("10.0.0.5", "127.0.0.1")) == ("10.0.0.5",)
+
+
+def test_a_loopback_server_is_told_on_loopback_only() -> None:
+    up = ("10.0.0.5", "127.0.0.1")
+    assert advertised("127.0.0.1", up) == ("127.0.0.1",)
+    assert spoken_on("127.0.0.1", up) == ("127.0.0.1",)
+
+
+def test_an_empty_static_source_is_none() -> None:
+    asyncio.run(StaticDiscovery("none", list).run(lambda address: None))
+
+
+def record(properties: dict[str, str], port: int | None = 7000) -> ServiceInfo:
+    addresses = [bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])]
+    return ServiceInfo(SERVICE, f"n.{SERVICE}", port, properties=properties, addresses=addresses)
+
+
+def test_mdns_reports_every_address_of_a_node_of_this_cluster() -> None:
+    assert reported(record({"cluster": "c"}), "c") == [Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)]
+
+
+@pytest.mark.parametrize("info", [record({"cluster": "d"}), record({}), record({"cluster": "c"}, None)])
+def test_mdns_reports_no_node_of_another_cluster_or_without_a_port(info: ServiceInfo) -> None:
+    assert reported(info, "c") == []

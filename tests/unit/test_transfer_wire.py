@@ -1,0 +1,149 @@
+"""The JSON records between nodes: both ways, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoard_p2p.errors import BadRequest
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.testing.network import a_peer
+from hoard_p2p.transfer import wire
+from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello
+
+NUMBERS = st.integers(0, (1 << 64) - 1)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NODES = st.binary(min_size=16, max_size=16).map(NodeId)
+SNAPSHOTS = st.binary(min_size=32, max_size=32).map(SnapshotId)
+PEERS = st.builds(Peer, NODES, NUMBERS, TEXTS, TEXTS, TEXTS, st.integers(0, 65535), NUMBERS, st.integers(0, 65535))
+DIGESTS = st.one_of(st.just(b""), st.binary(min_size=32, max_size=32))
+SEGMENTS = st.lists(st.integers(0, (1 << 32) - 1), max_size=5).map(tuple)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+RECORDS = st.lists(st.dictionaries(TEXTS, JSON, max_size=3), max_size=3).map(tuple)
+DECODERS = [
+    wire.decode_hello,
+    wire.decode_records,
+    wire.decode_residency,
+    wire.decode_adopt_request,
+    wire.decode_adopt_reply,
+    wire.decode_announcement,
+    wire.decode_leave,
+    wire.decode_error,
+]
+HELLO = Hello(a_peer(1), "c", (a_peer(2),), bytes(32), bytes(32), b"boot")
+
+
+@given(st.builds(Hello, PEERS, TEXTS, st.lists(PEERS, max_size=3).map(tuple), DIGESTS, DIGESTS, DIGESTS))
+def test_a_hello_survives_the_wire(hello: Hello) -> None:
+    assert wire.decode_hello(wire.encode_hello(hello)) == hello
+
+
+@given(RECORDS)
+def test_records_pass_through_unchanged(records: tuple[wire.Record, ...]) -> None:
+    assert wire.decode_records(wire.encode_records(records)) == records
+
+
+@given(st.builds(Residency, SNAPSHOTS, NODES, NUMBERS, st.binary(max_size=50)))
+def test_a_residency_survives_the_wire(residency: Residency) -> None:
+    assert wire.decode_residency(wire.encode_residency(residency)) == residency
+
+
+@given(st.builds(AdoptRequest, SNAPSHOTS, SEGMENTS, NODES), st.builds(AdoptReply, SEGMENTS, st.booleans(), TEXTS))
+def test_an_adoption_survives_the_wire(request: AdoptRequest, reply: AdoptReply) -> None:
+    assert wire.decode_adopt_request(wire.encode_adopt_request(request)) == request
+    assert wire.decode_adopt_reply(wire.encode_adopt_reply(reply)) == reply
+
+
+@given(st.builds(Announcement, RECORDS, RECORDS))
+def test_an_announcement_survives_the_wire(announcement: Announcement) -> None:
+    assert wire.decode_announcement(wire.encode_announcement(announcement)) == announcement
+
+
+@given(NODES, NUMBERS)
+def test_a_goodbye_survives_the_wire(node: NodeId, incarnation: int) -> None:
+    assert wire.decode_leave(wire.encode_leave(node, incarnation)) == (node, incarnation)
+
+
+def test_fields_of_a_newer_version_are_skipped() -> None:
+    record = json.loads(wire.encode_hello(HELLO)) | {"tomorrow": 1}
+    assert wire.decode_hello(json.dumps(record).encode()) == HELLO
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cluster", 7),
+        ("cluster", "x" * 256),
+        ("members", {}),
+        ("members", [1]),
+        ("members", [{}] * 4097),
+        ("peer", None),
+        ("snapshots_digest", "zz"),
+        ("snapshots_digest", "abc"),
+        ("refs_digest", "00" * 33),
+        ("boot", " a"),
+        ("boot", None),
+    ],
+)
+def test_a_hello_with_a_bad_field_is_refused(field: str, value: object) -> None:
+    record = json.loads(wire.encode_hello(HELLO)) | {field: value}
+    with pytest.raises(BadRequest):
+        wire.decode_hello(json.dumps(record).encode())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "00" * 15),
+        ("id", "0 " * 16),
+        ("id", "AB" * 16),
+        ("incarnation", -1),
+        ("incarnation", True),
+        ("incarnation", 1.0),
+        ("port", 65536),
+        ("weight", 1 << 64),
+        ("host", None),
+        ("name", "n" * 256),
+    ],
+)
+def test_a_peer_with_a_bad_field_is_refused(field: str, value: object) -> None:
+    record = json.loads(wire.encode_hello(HELLO))
+    record["peer"][field] = value
+    with pytest.raises(BadRequest):
+        wire.decode_hello(json.dumps(record).encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"x", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"records": [NaN]}', b'{"records": [1]}', b"1" * 9999],
+)
+def test_what_is_no_record_is_refused_by_every_decoder(body: bytes) -> None:
+    for decode in DECODERS:
+        with pytest.raises(BadRequest):
+            decode(body)
+
+
+@given(JSON)
+def test_any_json_is_decoded_or_refused_and_never_crashes(value: object) -> None:
+    body = json.dumps(value).encode()
+    for decode in DECODERS:
+        try:
+            decode(body)
+        except BadRequest:
+            continue
+
+
+def test_a_residency_map_beyond_the_bound_is_refused() -> None:
+    residency = Residency(SnapshotId(bytes(32)), NodeId(bytes(16)), 1, bytes(wire.MAX_RESIDENCY + 3))
+    with pytest.raises(BadRequest):
+        wire.decode_residency(wire.encode_residency(residency))
+    whole = replace(residency, bits=bytes(wire.MAX_RESIDENCY))
+    assert wire.decode_residency(wire.encode_residency(whole)) == whole
