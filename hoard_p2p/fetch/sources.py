@@ -1,0 +1,90 @@
+"""Whom to ask for a segment, in which order (the demand path), and who is out of favour for a while."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from dataclasses import dataclass, field
+
+from hoard_p2p.errors import Unavailable
+from hoard_p2p.fetch.segment import Segment
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.peer import ClusterView, NodeId, Peer
+from hoard_p2p.placement import rank
+
+SHUN_SECONDS = 30.0
+LAST_RESORT = 8
+"""Peers asked though neither placement nor residency points at them: a part of a segment is in nobody's record."""
+
+RESIDENCY_MAX_AGE = 5.0
+
+
+@dataclass
+class Favour:
+    """Which peers sent wrong bytes lately. Time is handed in."""
+
+    _until: dict[NodeId, float] = field(default_factory=dict)
+    counted: dict[NodeId, int] = field(default_factory=dict)
+
+    def shun(self, node: NodeId, now: float) -> None:
+        self._until[node] = now + SHUN_SECONDS
+        self.counted[node] = self.counted.get(node, 0) + 1
+
+    def shunned(self, node: NodeId, now: float) -> bool:
+        return self._until.get(node, now) > now
+
+
+class Sources:
+    """Homes in placement order (those that failed lately last), then holders by residency record, then a few others."""
+
+    def __init__(
+        self,
+        *,
+        view: Callable[[], ClusterView],
+        replicas: int,
+        residency: Callable[[Peer, SnapshotId], Awaitable[Residency | None]],
+        favour: Favour,
+        suspects: Callable[[], Container[NodeId]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._view = view
+        self._replicas = replicas
+        self._ask_residency = residency
+        self._favour = favour
+        self._suspects = suspects
+        self._clock = clock
+        self._records: dict[tuple[NodeId, SnapshotId], tuple[float, Residency | None]] = {}
+
+    async def of(self, segment: Segment, first: Peer | None = None) -> AsyncIterator[Peer]:
+        """Peers to ask for `segment`, best first; `first` before all others."""
+        now = self._clock()
+        view = self._view()
+        suspects = self._suspects()
+        ranked = [peer for peer in rank(view.peers, segment.key) if peer.node_id != view.me]
+        ranked.sort(key=lambda peer: peer.node_id in suspects)
+        usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
+        asked: set[NodeId] = set()
+        head = ([first] if first is not None else []) + usable[: self._replicas]
+        for peer in head:
+            if peer.node_id not in asked:
+                asked.add(peer.node_id)
+                yield peer
+        rest = [peer for peer in usable if peer.node_id not in asked]
+        for peer in rest:
+            record = await self._residency(peer, segment.snapshot)
+            if record is not None and record.holds(segment.number):
+                asked.add(peer.node_id)
+                yield peer
+        for peer in [peer for peer in rest if peer.node_id not in asked][:LAST_RESORT]:
+            yield peer
+
+    async def _residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
+        key = (peer.node_id, snapshot)
+        known = self._records.get(key)
+        now = self._clock()
+        if known is not None and now - known[0] < RESIDENCY_MAX_AGE:
+            return known[1]
+        try:
+            record = await self._ask_residency(peer, snapshot)
+        except Unavailable:
+            record = None
+        self._records[key] = (now, record)
+        return record

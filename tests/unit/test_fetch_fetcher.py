@@ -1,0 +1,301 @@
+"""Who is asked for a chunk, in which order, and what a reader gets when things go wrong."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hoard_p2p.errors import ChunkUnavailable, StoreFailed
+from hoard_p2p.fetch.fetcher import Fetcher, Outlook
+from hoard_p2p.fetch.segment import BATCH_BYTES, Segment, Wanted, next_batch
+from hoard_p2p.fetch.sources import Favour, Sources
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
+from hoard_p2p.interfaces import Place, Residency
+from hoard_p2p.peer import ClusterView, NodeId, Peer
+from hoard_p2p.placement import homes
+from hoard_p2p.testing.memory import MemorySink
+from hoard_p2p.testing.network import MemoryPeers, a_peer
+
+SNAPSHOT = SnapshotId(b"s" * 32)
+ME = a_peer(0)
+DATA = [b"chunk %d" % number * (number + 1) for number in range(6)]
+CHUNKS = tuple(Wanted(run, chunk_id(data), len(data)) for run, data in enumerate(DATA))
+SEGMENT = Segment(SNAPSHOT, 3, CHUNKS, CHUNKS[-1].chunk_id)
+ALL = {chunk.chunk_id: data for chunk, data in zip(CHUNKS, DATA, strict=True)}
+
+
+class MemoryKeeper:
+    """A `Keeper` over a `MemorySink`. `full`: nothing can be stored."""
+
+    def __init__(self) -> None:
+        self.sink = MemorySink()
+        self.full = False
+        self.ends: list[bool] = []
+
+    def missing(self, segment: Segment) -> list[Wanted]:
+        return [chunk for chunk in segment.chunks if self.place(chunk.chunk_id) is None]
+
+    def place(self, identifier: ChunkId) -> Place | None:
+        return self.sink.chunks.place(identifier)
+
+    def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
+        if self.full:
+            raise StoreFailed("the disk is full")
+        self.sink.put(chunk.chunk_id, data)
+        place = self.place(chunk.chunk_id)
+        assert place is not None
+        return place
+
+    def ended(self, segment: Segment, whole: bool) -> None:
+        self.ends.append(whole)
+
+
+class Cluster:
+    """Four peers and me; `holdings` says who has what, `records` whose residency names segment 3."""
+
+    def __init__(self, holdings: dict[int, dict[ChunkId, bytes]], records: Sequence[int] = ()) -> None:
+        self.peers = [a_peer(number) for number in range(1, 5)]
+        self.view = ClusterView(ME.node_id, (ME, *self.peers))
+        self.network = MemoryPeers({a_peer(number).node_id: held for number, held in holdings.items()})
+        self.records = {a_peer(number).node_id for number in records}
+        self.keeper = MemoryKeeper()
+        self.favour = Favour()
+        self.failed: list[NodeId] = []
+        self.failure = asyncio.Event()
+        self.absent: tuple[str, ...] = ()
+
+    async def residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
+        return Residency(snapshot, peer.node_id, 1, b"\x08" if peer.node_id in self.records else b"\x00")
+
+    def run(self, scenario: Callable[[Fetcher], Awaitable[None]]) -> None:
+        async def main() -> None:
+            with ThreadPoolExecutor(4) as pool:
+                async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+                    await scenario(self._fetcher(group, pool))
+
+        asyncio.run(main())
+
+    def _fetcher(self, group: asyncio.TaskGroup, pool: ThreadPoolExecutor) -> Fetcher:
+        return Fetcher(
+            group=group,
+            executor=pool,
+            keeper=self.keeper,
+            peers=self.network,
+            sources=Sources(
+                view=lambda: self.view,
+                replicas=2,
+                residency=self.residency,
+                favour=self.favour,
+                suspects=lambda: (),
+                clock=lambda: 100.0,
+            ),
+            favour=self.favour,
+            failed=self.report_failure,
+            outlook=lambda: Outlook(self.absent),
+        )
+
+    def report_failure(self, node: NodeId) -> None:
+        self.failed.append(node)
+        self.failure.set()
+
+    def order(self) -> list[NodeId]:
+        """Homes of the segment in order, me left out."""
+        return [peer.node_id for peer in homes(self.view.peers, SEGMENT.key, 5) if peer.node_id != ME.node_id]
+
+
+def number_of(node: NodeId) -> int:
+    return node[0]
+
+
+def everywhere() -> dict[int, dict[ChunkId, bytes]]:
+    return {number: dict(ALL) for number in range(1, 5)}
+
+
+def test_the_first_home_is_asked_and_the_whole_segment_arrives() -> None:
+    cluster = Cluster(everywhere())
+
+    async def scenario(fetcher: Fetcher) -> None:
+        landed = await fetcher.chunk(SEGMENT, CHUNKS[4], timeout=5)
+        assert landed.place is not None
+        assert await fetcher.whole(SEGMENT)
+        assert fetcher.received == sum(map(len, DATA))
+
+    cluster.run(scenario)
+    assert {node for node, _ in cluster.network.fetched} == {cluster.order()[0]}
+    assert cluster.network.fetched[0][1] == CHUNKS[4].chunk_id, "the chunk that is waited for comes first"
+    assert len(cluster.network.fetched) == len(CHUNKS), "each chunk came once"
+
+
+def test_a_home_that_does_not_answer_is_reported_and_the_next_one_asked() -> None:
+    cluster = Cluster(everywhere())
+    first, second = cluster.order()[:2]
+    del cluster.network.holdings[first]
+
+    async def scenario(fetcher: Fetcher) -> None:
+        assert (await fetcher.chunk(SEGMENT, CHUNKS[0], timeout=5)).place is not None
+
+    cluster.run(scenario)
+    assert cluster.failed == [first]
+    assert {node for node, _ in cluster.network.fetched} == {second}
+
+
+@pytest.mark.expect_warnings
+def test_a_home_that_sends_wrong_bytes_is_shunned_and_counted() -> None:
+    cluster = Cluster(everywhere())
+    liar = cluster.order()[0]
+    cluster.network.holdings[liar] = {identifier: b"x" * len(data) for identifier, data in ALL.items()}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        assert await fetcher.whole(SEGMENT)
+
+    cluster.run(scenario)
+    assert cluster.favour.counted == {liar: 1}
+    assert all(cluster.keeper.sink.chunks.get(identifier) == data for identifier, data in ALL.items())
+
+
+def test_a_holder_that_is_no_home_is_found_by_its_residency_record() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+    holder = cluster.order()[3]
+    cluster.network.holdings[holder] = dict(ALL)
+    cluster.records = {holder}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        assert await fetcher.whole(SEGMENT)
+
+    cluster.run(scenario)
+    assert {node for node, _ in cluster.network.fetched} == {holder}
+
+
+def test_chunks_spread_over_peers_that_no_record_names_are_gathered() -> None:
+    holdings = {
+        number: {chunk.chunk_id: DATA[chunk.run] for chunk in CHUNKS if chunk.run % 4 + 1 == number}
+        for number in range(1, 5)
+    }
+    cluster = Cluster(holdings)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        assert await fetcher.whole(SEGMENT)
+
+    cluster.run(scenario)
+    assert cluster.keeper.ends == [True]
+
+
+def test_a_chunk_that_every_member_lacks_fails_at_once_and_names_whom_it_asked() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match="anywhere") as caught:
+            await fetcher.chunk(SEGMENT, CHUNKS[0], timeout=1000)
+        assert all(f"n{number} " in str(caught.value) for number in range(1, 5))
+
+    cluster.run(scenario)
+
+
+def test_while_a_member_is_away_a_reader_waits_until_its_deadline() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+    cluster.absent = ("n9",)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match=r"within 0\.6 s; not answering: n9"):
+            await fetcher.chunk(SEGMENT, CHUNKS[0], timeout=0.6)
+
+    cluster.run(scenario)
+
+
+def test_a_member_that_comes_back_is_asked_again() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+    home = cluster.order()[0]
+    del cluster.network.holdings[home]
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[0], timeout=15))
+            await asyncio.wait_for(cluster.failure.wait(), 5)
+            cluster.network.holdings[home] = dict(ALL)
+        assert reader.result().place is not None
+
+    cluster.run(scenario)
+
+
+@pytest.mark.expect_warnings
+def test_a_full_disk_fails_no_read() -> None:
+    cluster = Cluster(everywhere())
+    cluster.keeper.full = True
+
+    async def scenario(fetcher: Fetcher) -> None:
+        landed = await fetcher.chunk(SEGMENT, CHUNKS[2], timeout=5)
+        assert (landed.place, landed.data) == (None, DATA[2])
+
+    cluster.run(scenario)
+
+
+def test_readers_of_one_segment_share_one_flight() -> None:
+    cluster = Cluster(everywhere())
+    held = threading.Event()
+    plain = cluster.network.fetch
+
+    def slowly(
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        assert held.wait(10)
+        return plain(peer, wanted, deliver, timeout=timeout)
+
+    cluster.network.fetch = slowly  # type: ignore[method-assign]  # the same peers, behind a gate
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(fetcher.chunk(SEGMENT, chunk, timeout=5)) for chunk in CHUNKS * 3]
+            await asyncio.sleep(0)
+            held.set()
+        assert all(reader.result().place for reader in readers)
+
+    cluster.run(scenario)
+    assert len(cluster.network.fetched) == len(CHUNKS)
+
+
+def test_a_chunk_that_is_lost_while_its_segment_is_on_its_way_is_looked_for_again() -> None:
+    cluster = Cluster(everywhere())
+    lost = CHUNKS[2]
+    cluster.keeper.sink.put(lost.chunk_id, DATA[2])
+    asked, quarantined = threading.Event(), threading.Event()
+    plain = cluster.network.fetch
+
+    def slowly(
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        asked.set()
+        assert quarantined.wait(10)
+        return plain(peer, wanted, deliver, timeout=timeout)
+
+    cluster.network.fetch = slowly  # type: ignore[method-assign]  # the same peers, behind a gate
+
+    async def scenario(fetcher: Fetcher) -> None:
+        fetcher.start(SEGMENT)
+        assert await asyncio.to_thread(asked.wait, 10)
+        cluster.keeper.sink = MemorySink()
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(fetcher.chunk(SEGMENT, lost, timeout=5))
+            await asyncio.sleep(0)
+            quarantined.set()
+        assert reader.result().place is not None
+
+    cluster.run(scenario)
+
+
+def test_a_batch_begins_with_what_is_waited_for_and_is_bounded() -> None:
+    chunks = [Wanted(run, ChunkId(bytes([run]) * 32), 6 << 20) for run in range(10)]
+    batch = next_batch(chunks, {chunks[7].chunk_id})
+    assert [chunk.run for chunk in batch] == [7, 0]
+    assert sum(chunk.length for chunk in batch) <= BATCH_BYTES
+    huge = [Wanted(0, ChunkId(b"x" * 32), BATCH_BYTES + 1)]
+    assert next_batch(huge, ()) == huge
