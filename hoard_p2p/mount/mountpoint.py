@@ -1,0 +1,53 @@
+"""Is this a place to mount on? Checked before anything is mounted, so that the message can say what to do."""
+
+import errno
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+from hoard_p2p.errors import MountFailed
+from hoard_p2p.mount.attach import detach_lazily
+from hoard_p2p.mount.mountinfo import locate, mount_at
+
+log = logging.getLogger(__name__)
+
+PROBE_DEADLINE = 5.0
+_PROBE = "import os, sys\ntry: os.statvfs(sys.argv[1])\nexcept OSError as error: sys.exit(error.errno)"
+
+
+def prepare(mountpoint: Path) -> Path:
+    """The folder to mount on, absolute and free of links; a dead Hoard mount on it is detached first.
+
+    Raises MountFailed if it is no folder, or a living mount of ours is on it.
+    """
+    path = locate(mountpoint)
+    while mount := mount_at(path):
+        if not _is_dead(path):
+            raise MountFailed(
+                f"snapshot {mount.snapshot} is mounted on {path} already; hoard umount {path}, or choose another folder"
+            )
+        log.warning("%s had a dead mount of snapshot %s on it; detached", path, mount.snapshot)
+        detach_lazily(path)
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:
+        advice = f"; umount -l {path}" if error.errno == errno.ENOTCONN else ""
+        raise MountFailed(f"cannot mount on {path}: {error.strerror}{advice}") from error
+    if not is_folder:
+        raise MountFailed(f"cannot mount on {path}: it is no folder; mkdir -p {path}")
+    return path
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether nobody serves the mount any more. Asked by another process, since one that asks a mount may hang.
+
+    `stat` would not do: the kernel answers it from its cache for ever.
+    """
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _PROBE, str(path)], timeout=PROBE_DEADLINE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return probe.returncode in (errno.ENOTCONN, errno.ECONNABORTED)

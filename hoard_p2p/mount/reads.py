@@ -1,0 +1,237 @@
+"""READ requests: answered at once if every chunk is here, parked until their chunks arrive if not.
+
+A parked request is freed by the last of its chunks, by an answer that a chunk cannot be had, by a signal to its
+reader, or by its deadline (I9); other requests never wait for it.
+"""
+
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hoard_p2p.catalog.reader import Catalog
+from hoard_p2p.errors import CatalogCorrupt
+from hoard_p2p.ids import short
+from hoard_p2p.interfaces import Found, MissChannel, MissFailed
+from hoard_p2p.mount.brake import Brake
+from hoard_p2p.mount.kernel import RESENT
+from hoard_p2p.mount.shared import SharedState
+from hoard_p2p.mount.verified import Missing, VerifiedChunks, Wrong
+
+log = logging.getLogger(__name__)
+
+FAILURE_MEMORY = 2.0
+"""Seconds for which a run that could not be had fails at once (`SharedState.remember_failure` has the reason)."""
+
+
+class Replies(Protocol):
+    """Where answers go; `Endpoint` is one."""
+
+    @property
+    def room(self) -> memoryview:
+        """Where the bytes of the next answer are put."""
+        ...
+
+    def send_room(self, unique: int, length: int) -> None: ...
+
+    def fail(self, unique: int, number: int) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """One READ request. `waiting`: canonical runs that were asked for; `found`: what came; `distrusted`: runs whose
+    bytes were wrong once. `unique` has the resent bit if the kernel set it."""
+
+    unique: int
+    index: int
+    offset: int
+    size: int
+    deadline: float = 0.0
+    waiting: set[int] = field(default_factory=set)
+    found: dict[int, Found] = field(default_factory=dict)
+    distrusted: set[int] = field(default_factory=set)
+
+
+class Reads:
+    """The READs of one worker. Single-threaded; never blocks longer than the disk."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        chunks: VerifiedChunks,
+        misses: MissChannel,
+        replies: Replies,
+        shared: SharedState,
+        *,
+        timeout: float,
+        failed: Callable[[], None],
+    ) -> None:
+        """`timeout`: seconds that a request may be parked. `failed` is called for each one that ends in an error."""
+        self._catalog = catalog
+        self._chunks = chunks
+        self._misses = misses
+        self._replies = replies
+        self._shared = shared
+        self._timeout = timeout
+        self._brake = Brake(log)
+        self._failed = failed
+        self._parked: dict[int, Read] = {}  # by number without the resent bit; oldest deadline first
+        self._waiters: dict[int, list[Read]] = {}  # by canonical run
+        self._ready: deque[Read] = deque()
+
+    @property
+    def parked(self) -> int:
+        return len(self._parked)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a parked request has everything that it waited for."""
+        return bool(self._ready)
+
+    def start(self, read: Read, now: float) -> None:
+        """Answer a request, or park it. Raises CatalogCorrupt, OSError: then it is unanswered, and to be forgotten."""
+        known = self._parked.get(read.unique & ~RESENT)
+        if known is not None and known is not read:  # sent again: answered where and as it was read last
+            known.unique = read.unique
+            return
+        troubles = self._attempt(read)
+        if troubles:
+            self._park(read, troubles, now)
+        elif known is not None:
+            self._drop(read)
+
+    def take_ready(self) -> Read | None:
+        """The next request that has everything it waited for, to `start` again."""
+        while self._ready:
+            read = self._ready.popleft()
+            if self._is_parked(read):
+                return read
+        return None
+
+    def answered(self, answer: Found | MissFailed, now: float) -> None:
+        """The node answered about a run."""
+        waiters = self._waiters.pop(answer.run, [])
+        for read in waiters:
+            if isinstance(answer, MissFailed):
+                self._give_up(read, "failed: " + answer.message, [answer.run], now)
+                continue
+            read.found[answer.run] = answer
+            read.waiting.discard(answer.run)
+            if not read.waiting:
+                self._ready.append(read)
+
+    def expire(self, now: float) -> None:
+        """End every parked request whose deadline has passed."""
+        for read in list(self._parked.values()):
+            if read.deadline > now:
+                break
+            if read.waiting:
+                waited = f"gave up after {self._timeout:.0f} s"
+                self._give_up(read, waited, sorted(read.waiting), now)
+
+    def interrupt(self, unique: int) -> bool:
+        """The reader of a request got a signal. False if it is not parked here."""
+        read = self._parked.get(unique & ~RESENT)
+        if read is None:
+            return False
+        self._end(read, errno.EINTR)
+        return True
+
+    def hear_interrupts(self) -> None:
+        """End the requests whose interrupt another worker received."""
+        for unique in [unique for unique in self._parked if self._shared.interrupted(unique)]:
+            self.interrupt(unique)
+
+    def forget(self, unique: int) -> None:
+        """The caller answered the request itself."""
+        read = self._parked.get(unique & ~RESENT)
+        if read is not None:
+            self._drop(read)
+
+    def _attempt(self, read: Read) -> list[Missing | Wrong]:
+        """Answer if every chunk is here and right; otherwise what is in the way."""
+        room = self._replies.room
+        troubles: list[Missing | Wrong] = []
+        end = 0
+        for span in self._catalog.span(read.index, read.offset, read.size):
+            start, end = end, end + span.length
+            found = read.found.get(self._catalog.canonical(span.run)) if read.found else None
+            trouble = self._chunks.fill(span, room[start:end], found)
+            if trouble is not None:
+                troubles.append(trouble)
+        if not troubles:
+            self._replies.send_room(read.unique, end)
+        return troubles
+
+    def _park(self, read: Read, troubles: Sequence[Missing | Wrong], now: float) -> None:
+        for trouble in troubles:
+            if isinstance(trouble, Wrong) and trouble.run in read.distrusted:
+                self._give_up(read, "got wrong bytes twice", [trouble.run], now)
+                return
+            if self._shared.failed_recently(trouble.run, now):
+                self._end(read, errno.EIO)  # said so when it failed
+                return
+        if not self._is_parked(read):
+            read.deadline = now + self._timeout
+            self._parked[read.unique & ~RESENT] = read
+        for trouble in troubles:
+            self._ask(read, trouble)
+
+    def _ask(self, read: Read, trouble: Missing | Wrong) -> None:
+        if trouble.run not in read.waiting:
+            read.waiting.add(trouble.run)
+            self._waiters.setdefault(trouble.run, []).append(read)
+        if isinstance(trouble, Wrong):
+            read.distrusted.add(trouble.run)
+            read.found.pop(trouble.run, None)
+            where = f"in slab {trouble.place.slab}" if trouble.place else "from the node"
+            chunk = self._name(trouble.run)
+            self._brake.line(logging.WARNING, "chunk %s %s is damaged, fetching it again", chunk, where)
+        if isinstance(trouble, Wrong) and trouble.place is not None:
+            self._misses.distrust(trouble.run, trouble.place)
+        else:
+            self._misses.ask(trouble.run)
+
+    def _give_up(self, read: Read, why: str, runs: Sequence[int], now: float) -> None:
+        """EIO for one request, and for those who ask for the same runs in the next moment."""
+        for run in runs:
+            self._shared.remember_failure(run, now + FAILURE_MEMORY)
+        chunk, others = self._name(runs[0]), len(runs) - 1
+        self._brake.line(
+            logging.ERROR,
+            "read of %s at %d+%d %s; it waited for chunk %s and %d more",
+            self._path(read.index), read.offset, read.size, why, chunk, others,
+        )  # fmt: skip
+        self._end(read, errno.EIO)
+
+    def _end(self, read: Read, number: int) -> None:
+        self._drop(read)
+        self._failed()
+        self._replies.fail(read.unique, number)
+
+    def _is_parked(self, read: Read) -> bool:
+        return self._parked.get(read.unique & ~RESENT) is read
+
+    def _drop(self, read: Read) -> None:
+        self._parked.pop(read.unique & ~RESENT, None)
+        for run in read.waiting:
+            waiters = self._waiters.get(run, [])
+            if read in waiters:
+                waiters.remove(read)
+            if not waiters:
+                self._waiters.pop(run, None)
+        read.waiting.clear()
+
+    def _name(self, run: int) -> str:
+        try:
+            return f"{short(self._catalog.chunk_id(run))} (run {run})"
+        except CatalogCorrupt as error:
+            return f"of run {run} ({error})"
+
+    def _path(self, index: int) -> str:
+        try:
+            return repr(self._catalog.path_of(index))
+        except CatalogCorrupt as error:
+            return f"inode {index + 1} ({error})"

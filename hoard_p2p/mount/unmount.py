@@ -1,0 +1,108 @@
+"""Ending a mount from outside: politely, naming who is in the way, or by force."""
+
+import logging
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from hoard_p2p.errors import MountBusy, MountFailed, NotFound
+from hoard_p2p.mount.attach import detach, detach_aborting
+from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at
+from hoard_p2p.mount.users import nested, servers, users
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 5.0
+"""Seconds that the mount's processes have to end in."""
+SETTLE = 1.0
+"""Seconds in which a user that nobody can see may go away: one that closes its last file just now."""
+SHOWN_USERS = 8
+
+
+def unmount(mountpoint: Path, *, force: bool = False) -> None:
+    """Unmount and wait up to 5 s until the mount's processes are gone (those that this user can see).
+
+    `force`: always succeeds; who waits for an answer gets an error. Never touches the mount, so cannot hang on it.
+    Raises NotFound if there is no Hoard mount, MountBusy naming its users, MountFailed.
+    """
+    path = locate(mountpoint)
+    mount = mount_at(path)
+    if mount is None:
+        raise NotFound(f"{path} is no hoard mount; see what is mounted with: hoard status")
+    pids = servers(mount)
+    with ExitStack() as stack:
+        pidfds = _watch(pids, stack)
+        if force:
+            _abort(mount)
+            detach_aborting(path)
+            _end(pidfds)
+        else:
+            _detach_politely(mount)
+            if _wait(pidfds, PATIENCE):
+                log.warning("%s is unmounted, but its processes have not ended", path)
+
+
+def _detach_politely(mount: MountInfo) -> None:
+    deadline = time.monotonic() + SETTLE
+    while True:
+        try:
+            detach(mount.mountpoint)
+            return
+        except MountBusy as error:
+            who = [*users(mount), *(f"the mount {inner}" for inner in nested(mount))]
+            if who or time.monotonic() > deadline:
+                raise MountBusy(_describe(mount, [str(user) for user in who])) from error
+            time.sleep(0.05)
+
+
+def _describe(mount: MountInfo, who: Sequence[str]) -> str:
+    shown = ", ".join(who[:SHOWN_USERS]) or "processes that cannot be seen from here (another user's, or a container's)"
+    more = f" and {len(who) - SHOWN_USERS} more" if len(who) > SHOWN_USERS else ""
+    return f"{mount.mountpoint} is in use by {shown}{more}; end them, or: hoard umount --force {mount.mountpoint}"
+
+
+def _abort(mount: MountInfo) -> None:
+    """Break the connection, if the fusectl file system is there; its owner may, not only root."""
+    try:
+        (mount.connection / "abort").write_text("1")
+    except OSError as error:
+        log.debug("no abort through fusectl: %s", error.strerror)
+
+
+def _watch(pids: Sequence[int], stack: ExitStack) -> list[int]:
+    """Descriptors that stay bound to these very processes."""
+    pidfds = []
+    for pid in pids:
+        with suppress(OSError):
+            pidfds.append(os.pidfd_open(pid))
+            stack.callback(os.close, pidfds[-1])
+    return pidfds
+
+
+def _end(pidfds: Sequence[int]) -> None:
+    """Terminate the mount's processes: that closes the last descriptors, which frees every reader."""
+    left = pidfds
+    for number, patience in ((signal.SIGTERM, PATIENCE), (signal.SIGKILL, PATIENCE)):
+        for pidfd in left:
+            with suppress(OSError):
+                signal.pidfd_send_signal(pidfd, number)
+        left = _wait(left, patience)
+        if not left:
+            return
+    raise MountFailed(f"{len(left)} processes of the mount do not end; they wait for a disk, see dmesg")
+
+
+def _wait(pidfds: Sequence[int], patience: float) -> list[int]:
+    """Wait until all have ended; those that have not."""
+    deadline = time.monotonic() + patience
+    left = set(pidfds)
+    while left and (remaining := deadline - time.monotonic()) > 0:
+        poll = select.poll()
+        for pidfd in left:
+            poll.register(pidfd, select.POLLIN)
+        left -= {pidfd for pidfd, _ in poll.poll(remaining * 1000)}
+    return sorted(left)

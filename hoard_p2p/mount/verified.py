@@ -1,0 +1,106 @@
+"""Bytes of chunks, proven to be right before they are given to the kernel (I1)."""
+
+from typing import NamedTuple
+
+from hoard_p2p.catalog.reader import Catalog, ChunkSpan
+from hoard_p2p.errors import CatalogCorrupt, ChunkCorrupt
+from hoard_p2p.ids import ChunkId, chunk_id
+from hoard_p2p.interfaces import Found, LocalChunks, Place
+from hoard_p2p.mount.kernel import MAX_READ
+
+MAX_CHUNK = 4 << 20
+_ZEROS = memoryview(bytes(MAX_READ))
+
+
+class Missing(NamedTuple):
+    """The chunk of canonical run `run` is not on this machine."""
+
+    run: int
+
+
+class Wrong(NamedTuple):
+    """The bytes of canonical run `run` at `place` are not the chunk (None: no place, they came over the socket)."""
+
+    run: int
+    place: Place | None
+
+
+class VerifiedChunks:
+    """Fills buffers with bytes of chunk runs. Single-threaded: one buffer for whole chunks is reused."""
+
+    def __init__(self, catalog: Catalog, chunks: LocalChunks, generations: memoryview, verify: str) -> None:
+        """`generations`: the mount's byte per run (`SharedState.verified`). `verify`: `first`: hash a chunk at its
+        first read under this mount; `arrival`: never, it was hashed when it came; `always`: at each read."""
+        self._catalog = catalog
+        self._chunks = chunks
+        self._generations = generations
+        self._trusting = verify == "arrival"
+        self._remembering = verify == "first"
+        self._whole = memoryview(bytearray(MAX_CHUNK))
+
+    def fill(self, span: ChunkSpan, into: memoryview, answer: Found | None) -> Missing | Wrong | None:
+        """Fill `into`, which is as long as `span`. `answer`: what the node said about the run, if it was asked.
+
+        None: done. Otherwise `into` holds nothing of use. Raises CatalogCorrupt, OSError.
+        """
+        catalog = self._catalog
+        if catalog.is_hole(span.run):
+            into[:] = _ZEROS[: len(into)]
+            return None
+        run = catalog.canonical(span.run)
+        length = catalog.length(run)
+        if length > MAX_CHUNK or (run != span.run and catalog.length(span.run) != length):
+            raise CatalogCorrupt(f"chunk run {span.run} has a length that its chunk cannot have")
+        wanted = _Wanted(run, catalog.chunk_id(run), length, span, into)
+        try:
+            return self._from_store(wanted) if answer is None else self._from_answer(wanted, answer)
+        except ChunkCorrupt:  # the slab is shorter than the index says
+            return _wrong(wanted, answer.place if answer else self._chunks.place(wanted.chunk_id))
+
+    def _from_store(self, wanted: "_Wanted") -> Missing | Wrong | None:
+        remembered = self._generations[wanted.run]
+        if remembered or self._trusting:
+            place = self._chunks.read_into(wanted.chunk_id, wanted.span.start, wanted.into)
+            if place is None:
+                return Missing(wanted.run)
+            if self._trusting or place.generation == remembered:
+                return None
+        whole = self._room(wanted)
+        place = self._chunks.read_into(wanted.chunk_id, 0, whole)
+        return Missing(wanted.run) if place is None else self._check(wanted, whole, place)
+
+    def _from_answer(self, wanted: "_Wanted", answer: Found) -> Wrong | None:
+        if answer.place is None:
+            return self._check(wanted, memoryview(answer.data), None)
+        whole = self._room(wanted)
+        self._chunks.read_at(answer.place, 0, whole)
+        return self._check(wanted, whole, answer.place)
+
+    def _room(self, wanted: "_Wanted") -> memoryview:
+        """Where to read a whole chunk: straight into the reply if it is wanted whole."""
+        return wanted.into if len(wanted.into) == wanted.length else self._whole[: wanted.length]
+
+    def _check(self, wanted: "_Wanted", whole: memoryview, place: Place | None) -> Wrong | None:
+        if chunk_id(whole) != wanted.chunk_id:
+            return _wrong(wanted, place)
+        if place is not None and self._remembering:
+            self._generations[wanted.run] = place.generation
+        if whole is not wanted.into:
+            wanted.into[:] = whole[wanted.span.start : wanted.span.start + wanted.span.length]
+        return None
+
+
+class _Wanted(NamedTuple):
+    run: int
+    chunk_id: ChunkId
+    length: int
+    span: ChunkSpan
+    into: memoryview
+
+
+def _wrong(wanted: _Wanted, place: Place | None) -> Wrong:
+    """Raises CatalogCorrupt if the store and the catalog differ about the length: then the place is not to blame, and
+    a hostile catalog must not get good chunks thrown away."""
+    if place is not None and place.length != wanted.length:
+        raise CatalogCorrupt(f"chunk run {wanted.run} is {place.length} bytes long, the catalog says {wanted.length}")
+    return Wrong(wanted.run, place)
