@@ -1,0 +1,372 @@
+"""The node: one object that owns the store, the cluster agent, the fetcher and the open catalogs, and what they do
+together. Its doors are `node.service` (peers) and `node.operations` (this machine); `node.main` starts and stops it.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self, TypeVar
+
+from hoard_p2p.cluster.agent import ClusterAgent, Greeting
+from hoard_p2p.cluster.discovery import Advert, parse_discovery
+from hoard_p2p.cluster.membership import IdConflict, Membership
+from hoard_p2p.config import DEFAULT_REPLICAS, NodeSettings
+from hoard_p2p.errors import BadRequest, ChunkCorrupt, Refused, SnapshotUnknown, Unavailable
+from hoard_p2p.fetch.fetcher import Fetcher, Outlook
+from hoard_p2p.fetch.segment import Landed, Wanted, segment_of
+from hoard_p2p.fetch.sources import Favour, Sources
+from hoard_p2p.ids import SnapshotId, chunk_id, short
+from hoard_p2p.interfaces import Place, Residency
+from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
+from hoard_p2p.node.gossip import Gossip
+from hoard_p2p.node.keeping import Held, StoreKeeper
+from hoard_p2p.node.names import DEFAULT_KEEP, Names
+from hoard_p2p.peer import Peer
+from hoard_p2p.placement import weight_of
+from hoard_p2p.storage.records import SnapshotRecord
+from hoard_p2p.storage.store import Store
+from hoard_p2p.transfer.bulk import BulkClient
+from hoard_p2p.transfer.control import PeerControl
+from hoard_p2p.transfer.wire import Announcement, Hello
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CATALOG_TIMEOUT = 60.0
+FETCH_THREADS = 16
+STORE_THREADS = 8
+ANNOUNCE_TIMEOUT = 5.0
+SETTLE_SECONDS = 10.0
+"""A node that has just started does not conclude from an empty view that nobody has a chunk."""
+
+CLONE_SECONDS = 30.0
+"""A node that meets its own id at another address within this time of its start is the later of the two."""
+
+AHEAD = 1
+"""Segments fetched ahead of a reader that goes through a snapshot in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountRecord:
+    """A mount that is attached to this node."""
+
+    mountpoint: str
+    snapshot: SnapshotId
+    pid: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the node did since it started."""
+
+    chunks_sent: int = 0
+    bytes_sent: int = 0
+    misses: int = 0
+    quarantined: int = 0
+
+
+@dataclass(slots=True)
+class _Pattern:
+    """Where a snapshot was read last, to see whether it is read in order."""
+
+    segment: int = -1
+
+
+@dataclass(slots=True)
+class NodeParts:
+    """What `Node` is made of; see `node.main` for how."""
+
+    settings: NodeSettings
+    store: Store
+    control: PeerControl
+    group: asyncio.TaskGroup
+    stop: asyncio.Event
+    boot: bytes = field(default_factory=partial(os.urandom, 16))
+
+
+class Node:
+    """See the module. For the event loop; blocking work goes to `blocking`."""
+
+    def __init__(self, parts: NodeParts, port: int) -> None:
+        """`port`: where the HTTP server of this node listens."""
+        self.settings = parts.settings
+        self.store = parts.store
+        self.control = parts.control
+        self.group = parts.group
+        self.stop = parts.stop
+        self.boot = parts.boot
+        self.counters = Counters()
+        self.mounts: dict[int, MountRecord] = {}
+        self.failed = ""
+        """Why the node stops by itself, empty if it was asked to."""
+        self._started = time.monotonic()
+        self._discovers = any(text != "none" for text in parts.settings.discovery)
+        self.executor: Executor = ThreadPoolExecutor(STORE_THREADS, "store")
+        self.fetchers: Executor = ThreadPoolExecutor(FETCH_THREADS, "fetch")
+        self.writer = self.store.writer()
+        self.reader = self.store.reader()
+        self.bulk = BulkClient()
+        self.names = Names(self.store, self.store.node_id, time.time_ns)
+        self.held = Held(self.store.node_id, self.reader)
+        self.keeper = StoreKeeper(self.writer, self.reader)
+        self.gossip = Gossip(self.names, self.control, self.executor)
+        self.agent = self._make_agent(port)
+        self.favour = Favour()
+        self.fetcher = self._make_fetcher()
+        self.catalogs = Catalogs(
+            store=self.store,
+            fetcher=self.fetcher,
+            get_root=self._root,
+            place=self.keeper.place,
+            group=self.group,
+            executor=self.executor,
+        )
+        self._patterns: dict[SnapshotId, _Pattern] = {}
+
+    def _make_agent(self, port: int) -> ClusterAgent:
+        settings, me = self.settings, self.store.node_id
+        peer = Peer(
+            node_id=me,
+            incarnation=self.store.start_number,
+            name=settings.name,
+            rack=settings.rack,
+            host=settings.host,
+            port=port,
+            weight=weight_of(self.store.capacity() or 1 << 30),
+        )
+        self.me = peer
+        advert = Advert(me, settings.cluster, settings.rack, settings.host, port)
+        draw = random.Random(os.urandom(8))
+        return ClusterAgent(
+            Membership(peer, sample=draw.sample, boot=self.boot),
+            [parse_discovery(text, advert) for text in settings.discovery if text != "none"],
+            self._say_hello,
+            cluster=settings.cluster,
+            clock=time.monotonic,
+            random=draw,
+            on_greeting=self.gossip.greeted,
+            on_conflict=self._conflict,
+        )
+
+    def _make_fetcher(self) -> Fetcher:
+        sources = Sources(
+            view=self.agent.view,
+            replicas=DEFAULT_REPLICAS,
+            residency=self.control.residency,
+            favour=self.favour,
+            suspects=self.agent.suspects,
+            clock=time.monotonic,
+        )
+        return Fetcher(
+            group=self.group,
+            executor=self.fetchers,
+            keeper=self.keeper,
+            peers=self.bulk,
+            sources=sources,
+            favour=self.favour,
+            failed=self.agent.report_failure,
+            outlook=self._outlook,
+        )
+
+    async def blocking(self, work: Callable[..., T], *args: object) -> T:
+        """Run `work` in the store's executor."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor, partial(work, *args))
+
+    def _conflict(self, conflict: IdConflict) -> None:
+        """Another node has this one's id, as in a cloned disk image: whoever started later stops."""
+        if conflict.first.node_id == self.me.node_id and time.monotonic() - self._started < CLONE_SECONDS:
+            log.error(
+                "%s and %s are two nodes with one id (%s): a copied data directory? This one started later and stops; "
+                "remove %s to give it an id of its own",
+                conflict.first.url,
+                conflict.second.url,
+                self.me.node_id.hex(),
+                self.settings.data_dir,
+            )
+            self.failed = "another node has this node's id; see the log"
+            self.stop.set()
+
+    def hello(self) -> Hello:
+        snapshots, refs = self.names.digests()
+        return Hello(self.me, self.settings.cluster, self.agent.view().others, snapshots, refs, self.boot)
+
+    async def _say_hello(self, host: str, port: int) -> Greeting:
+        return await self.control.hello(host, port, me=self.hello())
+
+    async def ask_names(self) -> None:
+        """Learn what peers know of snapshots and refs, now."""
+        await self.gossip.ask_all(self.agent)
+
+    async def announce(self, announcement: Announcement) -> None:
+        await self.gossip.announce(self.agent, announcement)
+
+    async def say_goodbye(self) -> None:
+        await self.gossip.say_goodbye(self.agent, self.me)
+
+    def _outlook(self) -> Outlook:
+        """Members that may hold data and do not answer now."""
+        view = self.agent.view().by_id
+        suspects = self.agent.suspects()
+        away = [
+            member.peer.name
+            for member in self.agent.members()
+            if member.peer.node_id not in view or member.peer.node_id in suspects
+        ]
+        if len(view) == 1 and self._discovers and time.monotonic() - self._started < SETTLE_SECONDS:
+            away.append("peers that are not discovered yet")
+        return Outlook(tuple(away))
+
+    # --- snapshots and chunks
+
+    async def _root(self, snapshot: SnapshotId) -> bytes:
+        root = await self.blocking(self.names.root, snapshot)
+        if root is not None:
+            return root
+        found: list[bytes] = []
+
+        async def ask(peer: Peer) -> None:
+            try:
+                answer = await self.control.root(peer, snapshot)
+            except Unavailable:
+                return
+            if answer is not None:
+                found.append(answer)
+
+        await self.gossip.each_peer(self.agent, ask)
+        record = self.names.snapshot(snapshot)
+        if not found or (record is not None and record.removed):
+            raise SnapshotUnknown(f"no snapshot {snapshot.hex()} is known here or at a peer; hoard ls lists them")
+        await self.blocking(self.names.add_snapshot, found[0], self._hearsay(snapshot))
+        return found[0]
+
+    @staticmethod
+    def _hearsay(snapshot: SnapshotId) -> SnapshotRecord:
+        """The record of a snapshot of which only the root is known: the oldest there can be, so that any other wins."""
+        return SnapshotRecord(snapshot, 1, 1, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
+
+    async def resolve(self, text: str) -> SnapshotId:
+        """The snapshot that a user means, asking peers before giving up. Raises SnapshotUnknown, SnapshotAmbiguous."""
+        try:
+            return self.names.resolve(text)
+        except SnapshotUnknown:
+            await self.ask_names()
+            return self.names.resolve(text)
+
+    async def open(self, snapshot: SnapshotId, *, first: Peer | None = None) -> OpenSnapshot:
+        record = self.names.snapshot(snapshot)
+        if record is not None and record.removed:
+            raise SnapshotUnknown(f"snapshot {snapshot.hex()} was removed; publish it again to have it back")
+        return await self.catalogs.open(snapshot, timeout=CATALOG_TIMEOUT, first=first)
+
+    async def need(self, snapshot: SnapshotId, run: int, *, wrong: Place | None, timeout: float) -> Landed:
+        """A chunk run that a reader waits for. `wrong`: a place whose bytes did not match.
+
+        Raises Unavailable, NotFound, Corrupt."""
+        opened = await self.open(snapshot)
+        catalog = opened.catalog
+        if not 0 <= run < catalog.chunks:
+            raise BadRequest(f"snapshot {short(snapshot)} has no chunk run {run}")
+        self.counters.misses += 1
+        canonical = catalog.canonical(run)
+        chunk = Wanted(canonical, catalog.chunk_id(canonical), catalog.length(run))
+        if wrong is not None:
+            await self._distrust(chunk, wrong)
+        number = catalog.segment_of(run)
+        self._fetch_ahead(opened, number)
+        return await self.fetcher.chunk(segment_of(catalog, snapshot, number), chunk, timeout=timeout)
+
+    async def _distrust(self, chunk: Wanted, wrong: Place) -> None:
+        """Quarantine a place if its bytes are wrong indeed."""
+        if await self.blocking(self._is_wrong, chunk, wrong):
+            await self.blocking(self.store.quarantine, chunk.chunk_id, wrong)
+            self.held.forget()
+            self.counters.quarantined += 1
+            log.warning("chunk %s was damaged in slab %d; fetching it again", short(chunk.chunk_id), wrong.slab)
+
+    def _is_wrong(self, chunk: Wanted, place: Place) -> bool:
+        buffer = bytearray(place.length)
+        try:
+            self.reader.read_at(place, 0, memoryview(buffer))
+        except ChunkCorrupt:
+            return True
+        return chunk_id(buffer) != chunk.chunk_id
+
+    def _fetch_ahead(self, opened: OpenSnapshot, number: int) -> None:
+        pattern = self._patterns.setdefault(opened.id, _Pattern())
+        in_order = number in (pattern.segment, pattern.segment + 1)
+        pattern.segment = number
+        if in_order:
+            for ahead in range(number + 1, min(number + 1 + AHEAD, opened.catalog.segments)):
+                self.fetcher.start(segment_of(opened.catalog, opened.id, ahead))
+
+    async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer) -> list[int]:
+        """Bring segments here because this node is their home, from `source` first; those that are durable then.
+
+        Raises NotFound, Unavailable, Corrupt, BadRequest, StoreFailed."""
+        opened = await self.open(snapshot, first=source)
+        catalog = opened.catalog
+        if any(segment >= catalog.segments for segment in segments):
+            raise BadRequest(f"snapshot {short(snapshot)} has {catalog.segments} segments")
+        mark = self.writer.mark()
+        limit = asyncio.Semaphore(4)
+
+        async def one(number: int) -> None:
+            async with limit:
+                await self.fetcher.whole(segment_of(catalog, snapshot, number), first=source)
+
+        async with asyncio.TaskGroup() as group:
+            for number in segments:
+                group.create_task(one(number))
+        await self.blocking(self.writer.flush, mark)
+        stored = [number for number in segments if await self.blocking(self.held.whole, catalog, number)]
+        await self.blocking(self.store.add_holds, snapshot, stored)
+        return stored
+
+    async def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
+        """Remove a snapshot from the cluster; the names it had. Raises SnapshotUnknown, and Refused while it is named
+        or mounted here unless `force`."""
+        users = sorted({record.mountpoint for record in self.mounts.values() if record.snapshot == snapshot})
+        if users and not force:
+            raise Refused(f"{snapshot.hex()} is mounted on {', '.join(users)}; unmount it first, or use --force")
+        names = await self.blocking(lambda: self.names.remove(snapshot, force=force))
+        records = await self.blocking(self.names.snapshot_records)
+        told = tuple(record for record in records if record["id"] == snapshot.hex())
+        refs = tuple(record for record in self.names.ref_records() if record["name"] in names)
+        await self.announce(Announcement(snapshots=told, refs=refs))
+        return names
+
+    async def residency(self, snapshot: SnapshotId) -> Residency | None:
+        record = self.names.snapshot(snapshot)
+        if record is None or record.removed:
+            return None
+        try:
+            opened = await self.open(snapshot)
+        except (SnapshotUnknown, Unavailable):
+            return None
+        return await self.blocking(self.held.residency, snapshot, opened.catalog)
+
+    async def keep_published(self, root: bytes, record: SnapshotRecord) -> OpenSnapshot:
+        """Keep a root that was just ingested, not yet shown, and open its catalog."""
+        await self.blocking(self.names.add_snapshot, root, replace(record, shown=False))
+        return await self.open(record.id)
+
+    def close(self) -> None:
+        """Blocking: end threads and writers. The store is its opener's."""
+        self.bulk.close()
+        self.keeper.close()
+        for pool in (self.fetchers, self.executor):
+            pool.shutdown(wait=True, cancel_futures=True)
+        self.writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,155 @@
+"""Messages on the unix sockets of one machine: one JSON object each, with descriptors beside it.
+
+The sockets are SOCK_SEQPACKET, so the kernel keeps message borders. A message over `INLINE_LIMIT` travels in a memfd,
+and so do bulk bytes. Both ends are the same version of Hoard or the next (`hoard up` of a new version may meet a mount
+of an older one), so keys are only ever added.
+
+Knows nothing of what the messages mean.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import HoardError, NoNode, from_wire, wire_name
+from hoard_p2p.ids import Bytes
+
+INLINE_LIMIT = 60_000
+"""Bytes of JSON sent inline: well below the default socket buffer (208 KiB), which bounds a SEQPACKET message."""
+
+MAX_MESSAGE = 1 << 30
+MAX_FDS = 16
+SOCKET_NAME = "hoard.sock"
+_IN_MEMFD = b"@memfd"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A received message; whoever takes it owns (and closes) `fds`."""
+
+    body: dict[str, Json]
+    fds: tuple[int, ...]
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+def memfd_of(data: Bytes) -> int:
+    """A new anonymous file that holds `data`, positioned at its start."""
+    fd = os.memfd_create("hoard-message", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def memfd_bytes(fd: int) -> bytes:
+    """All bytes of a received memfd. Raises HoardError if it is larger than any message may be."""
+    size = os.fstat(fd).st_size
+    if size > MAX_MESSAGE:
+        raise HoardError(f"a local message of {size} bytes was refused")
+    return os.pread(fd, size, 0)
+
+
+def send(sock: socket.socket, body: Mapping[str, Json], fds: Sequence[int] = ()) -> None:
+    """Send one message; the caller keeps its descriptors. Raises BlockingIOError on a full non-blocking socket."""
+    data = json.dumps(body, separators=(",", ":")).encode()
+    if len(data) <= INLINE_LIMIT:
+        socket.send_fds(sock, [data], list(fds))
+        return
+    spill = memfd_of(data)
+    try:
+        socket.send_fds(sock, [_IN_MEMFD], [spill, *fds])
+    finally:
+        os.close(spill)
+
+
+def receive(sock: socket.socket) -> Message | None:
+    """The next message; None at the end of the stream. Raises BlockingIOError, and HoardError for a malformed one."""
+    data, fds, _flags, _address = socket.recv_fds(sock, INLINE_LIMIT + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        return None
+    try:
+        if data == _IN_MEMFD and fds:
+            data = memfd_bytes(fds[0])
+            os.close(fds.pop(0))
+        body = json.loads(data)
+        if not isinstance(body, dict):
+            raise HoardError("a local message is not a JSON object")
+    except (ValueError, OSError, HoardError) as error:
+        for fd in fds:
+            os.close(fd)
+        raise HoardError(f"malformed local message: {error}") from error
+    return Message(body, tuple(fds))
+
+
+def error_body(error: HoardError) -> dict[str, Json]:
+    """How an error travels; `raise_error` is the way back."""
+    return {"error": wire_name(error), "message": str(error)}
+
+
+def raise_error(body: Mapping[str, Json]) -> None:
+    """Raise the error that `body` carries, if it carries one."""
+    name = body.get("error")
+    if isinstance(name, str):
+        raise from_wire(name, str(body.get("message", "")))
+
+
+class _ShortPath:
+    """The socket's address below /proc/self/fd, since a unix socket path may not exceed 107 bytes."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._fd = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __enter__(self) -> str:
+        return f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def connect(data_dir: Path) -> socket.socket:
+    """A blocking connection to the node that runs on `data_dir`. Raises NoNode."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        with _ShortPath(data_dir) as path:
+            sock.connect(path)
+    except PermissionError as error:
+        sock.close()
+        raise NoNode(f"the node on {data_dir} belongs to another user; use --data-dir for one of yours") from error
+    except OSError as error:
+        sock.close()
+        raise NoNode(
+            f"no node is running on {data_dir}; start one with: hoard up --detach --data-dir {data_dir}"
+        ) from error
+    return sock
+
+
+def listen(data_dir: Path) -> socket.socket:
+    """The node's listening socket, for the owner of the data directory alone. A dead one is replaced: the caller
+    holds the node lock."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    with suppress(FileNotFoundError):
+        (data_dir / SOCKET_NAME).unlink()
+    before = os.umask(0o177)
+    try:
+        with _ShortPath(data_dir) as path:
+            sock.bind(path)
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    sock.listen(256)
+    return sock

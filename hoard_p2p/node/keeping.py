@@ -1,0 +1,138 @@
+"""Where fetched chunks go on this node: shared slabs, or the slab of the large file they belong to (`fetch.Keeper`).
+
+Thread-safe: fetch threads call it. Also the node's answer to "which segments are here whole" (`Held`).
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+
+from hoard_p2p.catalog.reader import Catalog, file_key
+from hoard_p2p.errors import StoreFailed
+from hoard_p2p.fetch.segment import Segment, Wanted
+from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.interfaces import FileSink, Place, Residency
+from hoard_p2p.peer import NodeId
+from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.writer import ChunkWriter
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES = 64
+"""Large files that arrive at the same time with their slabs open; the least recently used one is put aside."""
+
+_File = tuple[SnapshotId, int]
+
+
+class StoreKeeper:
+    """`fetch.fetcher.Keeper` over the store of this node."""
+
+    def __init__(self, writer: ChunkWriter, reader: StoreReader) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._files: OrderedDict[_File, FileSink] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def missing(self, segment: Segment) -> list[Wanted]:
+        here = self._writer.has([chunk.chunk_id for chunk in segment.chunks])
+        return [chunk for chunk, present in zip(segment.chunks, here, strict=True) if not present]
+
+    def place(self, chunk_id: ChunkId) -> Place | None:
+        return self._writer.pending(chunk_id) or self._reader.place(chunk_id)
+
+    def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
+        if segment.catalog is not None and segment.file:
+            offset = segment.catalog.run_offset(segment.file, chunk.run)
+            self._sink(segment, segment.catalog).put(chunk.chunk_id, data, offset)
+        else:
+            self._writer.put(chunk.chunk_id, data)
+        place = self.place(chunk.chunk_id)
+        if place is None:
+            raise StoreFailed(f"chunk {short(chunk.chunk_id)} was lost while it was written")
+        return place
+
+    def ended(self, segment: Segment, whole: bool) -> None:
+        """Finishes a large file when the last of its segments arrived."""
+        catalog = segment.catalog
+        if not whole or not segment.file or catalog is None:
+            return
+        with self._lock:
+            sink = self._files.get((segment.snapshot, segment.file))
+        if sink is None:
+            return
+        # The last segments first: a file that arrives in order is not looked through again for each of them.
+        runs = catalog.runs(segment.file)
+        if not self._all_here(catalog, runs):
+            return
+        with self._lock:
+            sink = self._files.pop((segment.snapshot, segment.file), None)
+        if sink is not None:
+            described = [(catalog.chunk_id(run), catalog.length(run)) for run in runs]
+            sink.finish(file_key(described), described)
+
+    def _all_here(self, catalog: Catalog, runs: range) -> bool:
+        step = 256
+        for start in reversed(range(runs.start, runs.stop, step)):
+            part = range(start, min(start + step, runs.stop))
+            ids = [catalog.chunk_id(run) for run in part if not catalog.is_hole(run)]
+            if not all(self._writer.has(ids)):
+                return False
+        return True
+
+    def _sink(self, segment: Segment, catalog: Catalog) -> FileSink:
+        key = (segment.snapshot, segment.file)
+        aside: FileSink | None = None
+        with self._lock:
+            sink = self._files.get(key)
+            if sink is None:
+                described = [(catalog.chunk_id(run), catalog.length(run)) for run in catalog.runs(segment.file)]
+                sink = self._writer.resume_file(file_key(described), catalog.size(segment.file))
+                self._files[key] = sink
+                if len(self._files) > OPEN_FILES:
+                    _, aside = self._files.popitem(last=False)
+            self._files.move_to_end(key)
+        if aside is not None:
+            aside.abandon()
+        return sink
+
+    def close(self) -> None:
+        """Put aside what has not arrived whole."""
+        with self._lock:
+            files = list(self._files.values())
+            self._files.clear()
+        for sink in files:
+            sink.abandon()
+
+
+class Held:
+    """Which segments of a snapshot this node holds whole, from the index (I12). Blocking, thread-safe.
+
+    A segment that was whole is not looked at again until `forget` (a chunk was quarantined).
+    """
+
+    def __init__(self, node: NodeId, reader: StoreReader) -> None:
+        self._node = node
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._known: dict[SnapshotId, tuple[int, bytearray]] = {}
+
+    def residency(self, snapshot: SnapshotId, catalog: Catalog) -> Residency:
+        with self._lock:
+            version, bits = self._known.get(snapshot, (0, bytearray((catalog.segments + 7) // 8)))
+            changed = False
+            for segment in range(catalog.segments):
+                if not bits[segment >> 3] >> (segment & 7) & 1 and self.whole(catalog, segment):
+                    bits[segment >> 3] |= 1 << (segment & 7)
+                    changed = True
+            version += changed
+            self._known[snapshot] = (version, bits)
+            return Residency(snapshot, self._node, version, bytes(bits))
+
+    def whole(self, catalog: Catalog, segment: int) -> bool:
+        """Whether every chunk of the segment is in the index."""
+        ids = [chunk_id for _, chunk_id, _ in catalog.segment_chunks(segment)]
+        return all(place is not None for place in self._reader.places(ids))
+
+    def forget(self) -> None:
+        with self._lock:
+            self._known.clear()

@@ -1,0 +1,164 @@
+"""The node's side of its unix socket: accepts local clients, runs their operations, cancels them when they leave.
+
+Knows framing and tasks; what the operations do is handed in (`node.operations`).
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import HoardError
+from hoard_p2p.node import framing
+
+log = logging.getLogger(__name__)
+
+Body = dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReply:
+    """The end of an operation. `fds` are closed after sending."""
+
+    body: Body = field(default_factory=dict)
+    fds: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class LocalRequest:
+    """One operation of one client. The handler may take descriptors out of `fds`; what is left is closed after it."""
+
+    op: str
+    args: Body
+    fds: list[int]
+    pid: int
+    report: Callable[[Body], Awaitable[None]]
+
+
+Handler = Callable[[LocalRequest], Awaitable[LocalReply]]
+
+
+async def _ready(sock: socket.socket, *, writing: bool) -> None:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    add(sock, wake)
+    try:
+        await done
+    finally:
+        remove(sock)
+
+
+class Connection:
+    """One client: a reader that starts a task per request, and a lock that keeps its answers whole."""
+
+    def __init__(self, sock: socket.socket, handler: Handler) -> None:
+        self._sock = sock
+        self._handler = handler
+        self._sending = asyncio.Lock()
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        self._pid = int.from_bytes(credentials[:4], "little")
+
+    async def serve(self) -> None:
+        """Until the client leaves; then what it still waits for is cancelled."""
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                try:
+                    while (message := await self._receive()) is not None:
+                        task = group.create_task(self._run(message))
+                        tasks.add(task)
+                        task.add_done_callback(tasks.discard)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+        finally:
+            self._sock.close()
+
+    async def _receive(self) -> framing.Message | None:
+        while True:
+            try:
+                return framing.receive(self._sock)
+            except BlockingIOError:
+                await _ready(self._sock, writing=False)
+            except (HoardError, OSError) as error:
+                log.warning("a local client was cut off: %s", error)
+                return None
+
+    async def _send(self, body: Body, fds: Sequence[int] = ()) -> None:
+        async with self._sending:
+            while True:
+                try:
+                    framing.send(self._sock, body, fds)
+                except BlockingIOError:
+                    await _ready(self._sock, writing=True)
+                except OSError:
+                    return  # the client left; the reader notices and cancels
+                else:
+                    return
+
+    async def _run(self, message: framing.Message) -> None:
+        seq = message.body.get("seq", 0)
+        args = message.body.get("args")
+
+        async def report(body: Body) -> None:
+            await self._send({"seq": seq, "progress": body})
+
+        request = LocalRequest(
+            op=str(message.body.get("op")),
+            args=args if isinstance(args, dict) else {},
+            fds=list(message.fds),
+            pid=self._pid,
+            report=report,
+        )
+        try:
+            reply = await self._answer(request)
+        finally:
+            for fd in request.fds:
+                os.close(fd)
+        if isinstance(reply, HoardError):
+            await self._send({"seq": seq, **framing.error_body(reply)})
+            return
+        try:
+            await self._send({"seq": seq, "result": reply.body}, reply.fds)
+        finally:
+            for fd in reply.fds:
+                os.close(fd)
+
+    async def _answer(self, request: LocalRequest) -> LocalReply | HoardError:
+        try:
+            return await self._handler(request)
+        except HoardError as error:
+            return error
+        except Exception as error:
+            log.exception("operation %s failed", request.op)
+            return HoardError(f"internal error in {request.op}: {error!r}; the node's log has the details")
+
+
+class LocalServer:
+    """Listens on the data directory's socket from construction on; `run` serves until it is cancelled."""
+
+    def __init__(self, data_dir: Path, handler: Handler) -> None:
+        self._path = data_dir / framing.SOCKET_NAME
+        self._sock = framing.listen(data_dir)
+        self._handler = handler
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    client, _ = await loop.sock_accept(self._sock)
+                    group.create_task(Connection(client, self._handler).serve())
+        finally:
+            self._sock.close()
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,180 @@
+"""Starting and stopping a node: in the foreground, or detached."""
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from hoard_p2p.config import NodeSettings
+from hoard_p2p.errors import HoardError
+from hoard_p2p.node import framing, operations
+from hoard_p2p.node.app import Node, NodeParts
+from hoard_p2p.node.local import LocalServer
+from hoard_p2p.node.service import NodeService
+from hoard_p2p.storage.store import Store
+from hoard_p2p.transfer.control import PeerControl
+from hoard_p2p.transfer.server import PeerServer, bind, make_server
+
+log = logging.getLogger(__name__)
+
+LOG_LIMIT = 16 << 20
+"""Bytes after which a detached node's log is put aside when the next one starts."""
+
+GOODBYE_SECONDS = 2.0
+WATCH_SECONDS = 2.0
+CAPACITY_SHARE = 0.8
+"""Of the space that is free at the first start, where no capacity was chosen."""
+
+
+class _Stop(Exception):
+    """Somebody asked the node to stop."""
+
+
+def run_node(settings: NodeSettings, ready_fd: int = -1) -> int:
+    """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
+
+    `ready_fd`: written to and closed once the node answers. Raises NodeRunning, StoreFailed, BadRequest, and
+    HoardError if the address is taken.
+    """
+    _raise_descriptor_limit()
+    with Store.open(settings.data_dir) as store:
+        _set_capacity(store, settings)
+        asyncio.run(_serve(settings, store, ready_fd))
+    return 0
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _set_capacity(store: Store, settings: NodeSettings) -> None:
+    if settings.capacity is not None:
+        store.set_capacity(settings.capacity)
+    elif store.capacity() is None:
+        store.set_capacity(int(shutil.disk_usage(settings.data_dir).free * CAPACITY_SHARE))
+
+
+async def _serve(settings: NodeSettings, store: Store, ready_fd: int) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        listener = bind(settings.host, settings.port)
+    except OSError as error:
+        raise HoardError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
+    node: Node | None = None
+    try:
+        async with PeerControl() as control, asyncio.TaskGroup() as group:
+            node = Node(NodeParts(settings, store, control, group, stop), listener.getsockname()[1])
+            await _run(node, make_server(NodeService(node)), listener, ready_fd)
+    except* _Stop:
+        log.info("the node stops")
+    finally:
+        listener.close()
+        if node is not None:
+            await asyncio.to_thread(node.close)
+    if node is not None and node.failed:
+        raise HoardError(f"the node stopped: {node.failed}")
+
+
+async def _run(node: Node, server: PeerServer, listener: socket.socket, ready_fd: int) -> None:
+    local = LocalServer(node.settings.data_dir, partial(operations.handle, node))
+    await server.serve(listener)
+    try:
+        for work in (local.run, node.agent.run, node.gossip.run, partial(_watch_data_dir, node)):
+            node.group.create_task(work())
+        log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
+        if ready_fd >= 0:
+            os.write(ready_fd, b"{}")
+            os.close(ready_fd)
+        await node.stop.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await node.say_goodbye()
+    finally:
+        await server.stop()
+    raise _Stop
+
+
+async def _watch_data_dir(node: Node) -> None:
+    """Stop the node when its data directory is deleted or replaced: it could neither keep nor serve anything."""
+    directory = node.settings.data_dir
+    ours = (await node.blocking(os.stat, directory)).st_ino
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        try:
+            there = (await node.blocking(os.stat, directory)).st_ino
+        except FileNotFoundError:
+            there = 0
+        except OSError as error:
+            log.warning("data directory %s cannot be looked at: %s", directory, error)
+            continue
+        if there != ours:
+            log.error("data directory %s was removed or replaced; the node stops", directory)
+            node.failed = "its data directory was removed or replaced"
+            node.stop.set()
+            return
+
+
+def detach(settings: NodeSettings) -> int:
+    """Start a node in the background; its pid, once it answers. Its log is DATA_DIR/log/node.log.
+
+    Raises what the node failed with.
+    """
+    log_dir = settings.data_dir / "log"
+    log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    path = log_dir / "node.log"
+    if path.exists() and path.stat().st_size > LOG_LIMIT:
+        path.rename(path.with_suffix(".log.1"))
+    ours, theirs = os.pipe()
+    told = json.dumps({**asdict(settings), "data_dir": os.fspath(settings.data_dir)})
+    with path.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hoard_p2p.node.main", told, str(theirs)],
+            pass_fds=(theirs,),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            cwd="/",
+        )
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        answer = pipe.read()
+    if not answer:
+        raise HoardError(f"the node ended before it answered; {path} has the reason")
+    framing.raise_error(json.loads(answer))
+    return process.pid
+
+
+def main(argv: Sequence[str]) -> int:
+    """The detached process: settings as JSON, and the descriptor to report on."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    told = json.loads(argv[0])
+    told["data_dir"] = Path(told["data_dir"])
+    told["discovery"] = tuple(told["discovery"])
+    ready_fd = int(argv[1])
+    try:
+        return run_node(NodeSettings(**told), ready_fd)
+    except HoardError as error:
+        log.error("%s", error)
+        with suppress(OSError):  # it may be closed: the node had answered already
+            os.write(ready_fd, json.dumps(framing.error_body(error)).encode())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""A mount worker's line to its node: asks for missing chunk runs, survives the node's restarts (`MissChannel`)."""
+
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import HoardError, NoNode
+from hoard_p2p.interfaces import Found, MissFailed, Place
+from hoard_p2p.node import framing
+
+log = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 0.5
+_ATTACH = 0
+"""Sequence number of the one request that is not about a run: run n has number n + 1."""
+
+
+class NodeMisses:
+    """See `interfaces.MissChannel`. Single-threaded, never blocks beyond a connect on a local socket.
+
+    Each connection first attaches the mount, so that the node can list it; then one request per missing run.
+    """
+
+    def __init__(self, data_dir: Path, snapshot: str, mountpoint: str, supervisor: int, timeout: float) -> None:
+        self._data_dir = data_dir
+        self._attach: dict[str, Json] = {"snapshot": snapshot, "mountpoint": mountpoint, "pid": supervisor}
+        self._snapshot = snapshot
+        self._timeout = timeout
+        self._sock: socket.socket | None = None
+        self._outstanding: dict[int, Place | None] = {}
+        self._unsent: dict[int, None] = {}
+        self._next_try = 0.0
+
+    def fileno(self) -> int:
+        return -1 if self._sock is None else self._sock.fileno()
+
+    def ask(self, run: int) -> None:
+        if run not in self._outstanding:
+            self._queue(run, None)
+
+    def distrust(self, run: int, place: Place) -> None:
+        if self._outstanding.get(run) != place:
+            self._queue(run, place)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _queue(self, run: int, wrong: Place | None) -> None:
+        self._outstanding[run] = wrong
+        self._unsent[run] = None
+        self._send()
+
+    def answers(self) -> list[Found | MissFailed]:
+        found: list[Found | MissFailed] = []
+        while self._sock is not None:
+            try:
+                message = framing.receive(self._sock)
+            except BlockingIOError:
+                break
+            except (HoardError, OSError):
+                message = None
+            if message is None:
+                self._lost()
+                break
+            answer = self._decode(message)
+            if answer is not None:
+                found.append(answer)
+        return found
+
+    def _decode(self, message: framing.Message) -> Found | MissFailed | None:
+        try:
+            seq = message.body.get("seq")
+            if not isinstance(seq, int) or seq == _ATTACH:
+                return None
+            run = seq - 1
+            if self._outstanding.pop(run, self) is self:
+                return None
+            result = message.body.get("result")
+            if not isinstance(result, dict):
+                return MissFailed(run, str(message.body.get("message", "the node gave no reason")))
+            place = result.get("place")
+            if isinstance(place, list):
+                return Found(run, Place(*(int(str(value)) for value in place)), b"")
+            return Found(run, None, framing.memfd_bytes(message.fds[0]))
+        finally:
+            message.close()
+
+    def tend(self) -> None:
+        now = time.monotonic()
+        if self._sock is None and now >= self._next_try:
+            self._next_try = now + RECONNECT_SECONDS
+            with suppress(NoNode):
+                self._connect()
+        self._send()
+
+    def _connect(self) -> None:
+        self._sock = framing.connect(self._data_dir)
+        self._sock.setblocking(False)
+        self._unsent = dict.fromkeys(self._outstanding)
+        self._request(_ATTACH, "attach", self._attach)
+
+    def _send(self) -> None:
+        while self._unsent and self._sock is not None:
+            run = next(iter(self._unsent))
+            wrong = self._outstanding.get(run)
+            args: dict[str, Json] = {
+                "snapshot": self._snapshot,
+                "run": run,
+                "timeout": self._timeout,
+                "wrong": None if wrong is None else list(wrong),
+            }
+            if not self._request(run + 1, "need", args):
+                return
+            del self._unsent[run]
+
+    def _request(self, seq: int, op: str, args: dict[str, Json]) -> bool:
+        """False if it could not be sent now; `tend` tries again."""
+        if self._sock is None:
+            return False
+        try:
+            framing.send(self._sock, {"seq": seq, "op": op, "args": args})
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lost()
+            return False
+        return True
+
+    def _lost(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+            log.info("the node of this mount (pid %d) went away; misses wait for its return", os.getpid())

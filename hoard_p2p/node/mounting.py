@@ -1,0 +1,151 @@
+"""`hoard mount`: opens the snapshot at the node, then runs the mount's supervisor, here or in the background."""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hoard_p2p.errors import HoardError, MountFailed
+from hoard_p2p.ids import parse_snapshot_id
+from hoard_p2p.interfaces import MountOptions
+from hoard_p2p.mount.shared import WorkerSlot
+from hoard_p2p.mount.supervisor import Supervisor
+from hoard_p2p.node import framing
+from hoard_p2p.node.client import NodeClient, Reply
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MountPlan:
+    """All that the processes of a mount need to know; travels as JSON in their arguments."""
+
+    data_dir: str
+    snapshot: str
+    runs: int
+    size: int
+    catalog_fd: int
+    mountpoint: str
+    workers: int
+    timeout: float
+    verify: str
+
+    @property
+    def options(self) -> MountOptions:
+        return MountOptions(Path(self.mountpoint), self.workers, self.timeout, self.verify)
+
+    def encode(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def parse(cls, text: str) -> "MountPlan":
+        return cls(**json.loads(text))
+
+
+def mount_snapshot(data_dir: Path, text: str, options: MountOptions, *, foreground: bool) -> int:
+    """Mount what `text` means; the exit status.
+
+    In the foreground it returns when the mount is gone, else when it answers. Raises NoNode, NotFound, Unavailable,
+    Corrupt, MountFailed.
+    """
+    with NodeClient.connect(data_dir) as client:
+        reply = client.call("open", {"snapshot": text})
+    plan = MountPlan(
+        data_dir=os.fspath(data_dir),
+        snapshot=str(reply.body["snapshot"]),
+        runs=_number(reply, "chunks"),
+        size=_number(reply, "bytes"),
+        catalog_fd=reply.fds[0],
+        mountpoint=os.fspath(options.mountpoint),
+        workers=options.workers,
+        timeout=options.timeout,
+        verify=options.verify,
+    )
+    try:
+        return supervise(plan, lambda: None) if foreground else _in_background(plan)
+    finally:
+        os.close(plan.catalog_fd)
+
+
+def _number(reply: Reply, key: str) -> int:
+    value = reply.body.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def supervise(plan: MountPlan, ready: Callable[[], None]) -> int:
+    """Be the supervisor of a mount until it is gone; the exit status."""
+    told = plan.encode()
+
+    def spawn(slot: WorkerSlot) -> Sequence[str]:
+        return (sys.executable, "-m", "hoard_p2p.node.mount_worker", slot.encode(), str(os.getpid()), told)
+
+    supervisor = Supervisor(
+        parse_snapshot_id(plan.snapshot),
+        plan.options,
+        runs=plan.runs,
+        spawn=spawn,
+        inherit=(plan.catalog_fd,),
+        ready=ready,
+    )
+    return supervisor.run()
+
+
+def _in_background(plan: MountPlan) -> int:
+    """Leave the supervisor behind: a fork of this process, which has no threads and no store open. (To exec it anew
+    would cost the first byte another start of Python.)"""
+    log_dir = Path(plan.data_dir) / "log"
+    log_dir.mkdir(mode=0o750, exist_ok=True)
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(ours)
+            _become_daemon(log_dir / "mount.log")
+            status = _report_and_supervise(plan, theirs)
+        finally:
+            os._exit(status)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        answer = pipe.read()
+    if not answer:
+        raise MountFailed(f"the mount's supervisor (pid {child}) ended before it answered; see {log_dir}/mount.log")
+    framing.raise_error(json.loads(answer))
+    return 0
+
+
+def _become_daemon(log_file: Path) -> None:
+    os.setsid()
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    for source, target in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(out)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s", force=True
+    )
+
+
+def _report_and_supervise(plan: MountPlan, report_fd: int) -> int:
+    """Supervise; say on `report_fd` once the mount answers, or why it does not."""
+
+    def ready() -> None:
+        os.write(report_fd, b"{}")
+        os.close(report_fd)
+
+    try:
+        return supervise(plan, ready)
+    except HoardError as error:
+        log.error("%s", error)
+        with suppress(OSError):  # closed already: the mount had answered
+            os.write(report_fd, json.dumps(framing.error_body(error)).encode())
+        return 1
+    except Exception:
+        log.exception("the supervisor failed")
+        return 1

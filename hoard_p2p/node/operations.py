@@ -1,0 +1,187 @@
+"""What local clients may ask of the node over its unix socket: one function an operation, and the table of them."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+
+from hoard_p2p.config import DEFAULT_TIMEOUT, Json
+from hoard_p2p.errors import BadRequest
+from hoard_p2p.ids import parse_snapshot_id
+from hoard_p2p.interfaces import Place
+from hoard_p2p.node import framing
+from hoard_p2p.node.app import MountRecord, Node
+from hoard_p2p.node.local import Body, LocalReply, LocalRequest
+from hoard_p2p.node.publishing import publish
+from hoard_p2p.node.status import full_status, peers_body, snapshot_body
+from hoard_p2p.storage.records import RefRecord
+from hoard_p2p.transfer.wire import Announcement
+
+log = logging.getLogger(__name__)
+
+Operation = Callable[[Node, LocalRequest], Awaitable[LocalReply]]
+
+
+def _text(args: Body, key: str) -> str:
+    value = args.get(key)
+    if not isinstance(value, str):
+        raise BadRequest(f"{key} is missing")
+    return value
+
+
+def _number(args: Body, key: str) -> int:
+    value = args.get(key)
+    if not isinstance(value, int):
+        raise BadRequest(f"{key} is no number")
+    return value
+
+
+async def _ping(node: Node, request: LocalRequest) -> LocalReply:
+    return LocalReply({"pid": os.getpid(), "node": node.me.node_id.hex(), "url": node.me.url})
+
+
+async def _down(node: Node, request: LocalRequest) -> LocalReply:
+    log.info("asked to stop by pid %d", request.pid)
+    node.stop.set()
+    return LocalReply()
+
+
+async def _status(node: Node, request: LocalRequest) -> LocalReply:
+    return LocalReply(await full_status(node))
+
+
+async def _peers(node: Node, request: LocalRequest) -> LocalReply:
+    return LocalReply({"peers": peers_body(node)})
+
+
+async def _publish(node: Node, request: LocalRequest) -> LocalReply:
+    if not request.fds:
+        raise BadRequest("publish needs the open directory")
+    return LocalReply(await publish(node, request.fds[0], request.args, request.report))
+
+
+async def _open(node: Node, request: LocalRequest) -> LocalReply:
+    """The snapshot's figures and its catalog, as a sealed memfd."""
+    snapshot = await node.resolve(_text(request.args, "snapshot"))
+    opened = await node.open(snapshot)
+    await node.blocking(node.names.touch, snapshot)
+    totals = opened.root.totals
+    body: Body = {
+        "snapshot": snapshot.hex(),
+        "files": totals.files,
+        "bytes": totals.size,
+        "chunks": totals.chunks,
+        "segments": totals.segments,
+    }
+    return LocalReply(body, (os.dup(opened.fd),))
+
+
+async def _attach(node: Node, request: LocalRequest) -> LocalReply:
+    """A mount worker is there; answered never: it ends with the connection."""
+    record = MountRecord(
+        mountpoint=_text(request.args, "mountpoint"),
+        snapshot=parse_snapshot_id(_text(request.args, "snapshot")),
+        pid=_number(request.args, "pid"),
+    )
+    key = id(request)
+    node.mounts[key] = record
+    try:
+        await asyncio.Event().wait()
+    finally:
+        del node.mounts[key]
+    return LocalReply()
+
+
+async def _need(node: Node, request: LocalRequest) -> LocalReply:
+    """A chunk run that a reader waits for: its place, or its bytes in a memfd if it could not be stored."""
+    args = request.args
+    wrong = args.get("wrong")
+    place = Place(*(int(str(value)) for value in wrong)) if isinstance(wrong, list) and len(wrong) == 4 else None
+    timeout = args.get("timeout", DEFAULT_TIMEOUT)
+    landed = await node.need(
+        parse_snapshot_id(_text(args, "snapshot")),
+        _number(args, "run"),
+        wrong=place,
+        timeout=float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT,
+    )
+    if landed.place is not None:
+        return LocalReply({"place": list(landed.place)})
+    return LocalReply({"place": None}, (framing.memfd_of(landed.data),))
+
+
+def _ref_body(ref: RefRecord) -> Body:
+    return {
+        "name": ref.name,
+        "snapshot": None if ref.snapshot is None else ref.snapshot.hex(),
+        "when": ref.stamp.wall_ms,
+        "node": ref.stamp.node.hex(),
+        "history": [value.snapshot.hex() for value in ref.history],
+    }
+
+
+async def _refs(node: Node, request: LocalRequest) -> LocalReply:
+    await node.ask_names()
+    return LocalReply({"refs": [_ref_body(ref) for ref in node.names.refs()]})
+
+
+async def _snapshots(node: Node, request: LocalRequest) -> LocalReply:
+    await node.ask_names()
+    listed: list[Json] = []
+    for record in node.names.snapshots():
+        listed.append(snapshot_body(node, record, await node.blocking(node.names.root, record.id)))
+    return LocalReply({"snapshots": listed})
+
+
+async def _announce_ref(node: Node, ref: RefRecord) -> None:
+    told = tuple(record for record in node.names.ref_records() if record["name"] == ref.name)
+    await node.announce(Announcement(refs=told))
+
+
+async def _tag(node: Node, request: LocalRequest) -> LocalReply:
+    args = request.args
+    snapshot = await node.resolve(_text(args, "snapshot"))
+    await node.open(snapshot)
+    name, move = _text(args, "name"), args.get("move") is True
+    ref = await node.blocking(lambda: node.names.tag(snapshot, name, move=move))
+    await _announce_ref(node, ref)
+    return LocalReply({"name": ref.name, "snapshot": snapshot.hex()})
+
+
+async def _untag(node: Node, request: LocalRequest) -> LocalReply:
+    await node.ask_names()
+    ref = await node.blocking(node.names.untag, _text(request.args, "name"))
+    await _announce_ref(node, ref)
+    return LocalReply({"name": ref.name})
+
+
+async def _rm(node: Node, request: LocalRequest) -> LocalReply:
+    args = request.args
+    snapshot = await node.resolve(_text(args, "snapshot"))
+    force = args.get("force") is True
+    names = await node.remove(snapshot, force=force)
+    return LocalReply({"snapshot": snapshot.hex(), "names": [*names]})
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "ping": _ping,
+    "down": _down,
+    "status": _status,
+    "peers": _peers,
+    "publish": _publish,
+    "open": _open,
+    "attach": _attach,
+    "need": _need,
+    "refs": _refs,
+    "snapshots": _snapshots,
+    "tag": _tag,
+    "untag": _untag,
+    "rm": _rm,
+}
+
+
+async def handle(node: Node, request: LocalRequest) -> LocalReply:
+    """Run the operation that `request` names."""
+    operation = OPERATIONS.get(request.op)
+    if operation is None:
+        raise BadRequest(f"this node knows no operation {request.op!r}; is it of another version than the command?")
+    return await operation(node, request)

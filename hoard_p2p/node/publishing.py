@@ -1,0 +1,132 @@
+"""Publishing on this node, from the open directory to a snapshot that the cluster sees (I11)."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from hoard_p2p.catalog.reader import Catalog
+from hoard_p2p.config import DEFAULT_REPLICAS, Json
+from hoard_p2p.errors import Refused, StoreFailed, Unavailable
+from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
+from hoard_p2p.node.app import Node
+from hoard_p2p.node.handover import Copies, hand_over
+from hoard_p2p.node.ingest import ingest
+from hoard_p2p.node.names import DEFAULT_KEEP, ref_name
+from hoard_p2p.peer import Peer
+from hoard_p2p.storage.records import SnapshotRecord
+from hoard_p2p.transfer.wire import AdoptRequest, Announcement
+
+log = logging.getLogger(__name__)
+
+Body = dict[str, Json]
+Report = Callable[[Body], Awaitable[None]]
+
+ADOPT_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What the user asked for besides the ingest options."""
+
+    source: str
+    name: str | None
+    replicas: int
+
+
+def _wish(options: Body) -> _Wish:
+    replicas, name = options.get("replicas", DEFAULT_REPLICAS), options.get("name")
+    return _Wish(
+        source=str(options.get("source", "")),
+        name=ref_name(str(name)) if name else None,
+        replicas=replicas if isinstance(replicas, int) and replicas > 0 else DEFAULT_REPLICAS,
+    )
+
+
+async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Body:
+    """Publish the open directory; the figures for the user. Cancelling leaves nothing shown.
+
+    Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
+    """
+    wish = _wish(options)
+    ingested = await ingest(
+        dir_fd,
+        options,
+        data_dir=node.settings.data_dir,
+        broker=node.store,
+        executor=node.executor,
+        report=report,
+    )
+    snapshot = snapshot_id(ingested.root)
+    now = time.time_ns()
+    record = SnapshotRecord(snapshot, now, now, wish.replicas, False, DEFAULT_KEEP, False, wish.source, 0)
+    opened = await node.keep_published(ingested.root, record)
+    short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
+    await node.blocking(node.names.show, snapshot)
+    refused = await _name(node, snapshot, wish.name)
+    await _tell(node, snapshot)
+    if refused:
+        raise Refused(refused)
+    totals = ingested.summary.pop("totals")
+    files, size = (totals["files"], totals["size"]) if isinstance(totals, dict) else (0, 0)
+    return {
+        "snapshot": snapshot.hex(),
+        "name": wish.name,
+        "files": files,
+        "bytes": size,
+        "totals": totals,
+        **ingested.summary,
+        "under_replicated": len(short_of),
+    }
+
+
+async def _spread(node: Node, catalog: Catalog, snapshot: SnapshotId, replicas: int, report: Report) -> Sequence[int]:
+    """Hand every segment to its homes; the segments that have too few copies."""
+    keys = await node.blocking(_placement_keys, catalog)
+    view = node.agent.view()
+    copies = await node.blocking(Copies, view, keys, replicas)
+
+    async def adopt(peer: Peer, segments: Sequence[int]) -> Sequence[int]:
+        request = AdoptRequest(snapshot, tuple(segments), node.me.node_id)
+        reply = await node.control.adopt(peer, request, timeout=ADOPT_TIMEOUT)
+        if reply.full or (reply.error and not reply.stored):
+            raise Unavailable(reply.error or f"{peer.name} has no room")
+        return reply.stored
+
+    async def tell(settled: int) -> None:
+        await report({"phase": "replicating", "segments": len(keys), "segments_done": settled})
+
+    short_of = await hand_over(copies, adopt, tell)
+    await node.blocking(node.store.add_holds, snapshot, copies.mine())
+    missing_nodes = replicas > len(view.peers)
+    if missing_nodes and keys:
+        log.warning(
+            "snapshot %s has fewer copies than %d: the cluster has %d nodes", short(snapshot), replicas, len(view.peers)
+        )
+        return list(keys)
+    return short_of
+
+
+def _placement_keys(catalog: Catalog) -> dict[int, ChunkId]:
+    keys = ((segment, catalog.placement_key(segment)) for segment in range(catalog.segments))
+    return {segment: key for segment, key in keys if key is not None}
+
+
+async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> str:
+    """Tag the snapshot; the reason if the name is taken: what was published stays."""
+    if name is None:
+        return ""
+    try:
+        await node.blocking(lambda: node.names.tag(snapshot, name, move=False))
+    except Refused as error:
+        return f"published {snapshot.hex()}, but {error}: hoard tag {snapshot.hex()[:12]} {name} --move"
+    return ""
+
+
+async def _tell(node: Node, snapshot: SnapshotId) -> None:
+    records = await node.blocking(node.names.snapshot_records)
+    mine = tuple(record for record in records if record["id"] == snapshot.hex())
+    if not mine:
+        raise StoreFailed(f"snapshot {short(snapshot)} vanished while it was shown")
+    refs = tuple(record for record in node.names.ref_records() if record["snapshot"] == snapshot.hex())
+    await node.announce(Announcement(snapshots=mine, refs=refs))

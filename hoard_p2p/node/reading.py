@@ -1,0 +1,113 @@
+"""Reading a snapshot without a mount: `ls`, `cat` and `export` through the node and its store. Every chunk verified."""
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hoard_p2p.catalog.reader import Catalog, ChunkSpan
+from hoard_p2p.config import DEFAULT_TIMEOUT, Json
+from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, Refused
+from hoard_p2p.ids import chunk_id, short
+from hoard_p2p.interfaces import Place
+from hoard_p2p.node import framing
+from hoard_p2p.node.client import NodeClient
+from hoard_p2p.storage.reader import StoreReader
+
+BLOCK = 4 << 20
+"""`stream` gives a file in pieces of this size: the longest chunk, so that none is read twice in a row."""
+
+
+class SnapshotReader:
+    """One open snapshot. Single-threaded; the client must stay connected."""
+
+    def __init__(
+        self, client: NodeClient, store: StoreReader, snapshot: str, catalog: Catalog, mapped: mmap.mmap
+    ) -> None:
+        self.catalog = catalog
+        self.snapshot = snapshot
+        self._client = client
+        self._store = store
+        self._mapped = mapped
+        self._chunk: tuple[int, bytearray] = (-1, bytearray())
+
+    def read(self, inode: int, offset: int, size: int) -> bytes:
+        """Bytes of a regular file, clipped at its end. Raises Unavailable or Corrupt."""
+        return b"".join(self._span(span) for span in self.catalog.span(inode, offset, size))
+
+    def stream(self, inode: int) -> Iterator[memoryview]:
+        """A regular file from start to end, as memory that is good until the next piece."""
+        size = self.catalog.size(inode)
+        for offset in range(0, size, BLOCK):
+            yield memoryview(self.read(inode, offset, BLOCK))
+
+    def _span(self, span: ChunkSpan) -> bytes:
+        if self.catalog.is_hole(span.run):
+            return bytes(span.length)
+        run = self.catalog.canonical(span.run)
+        if self._chunk[0] != run:
+            self._chunk = (run, self._load(run))
+        return bytes(memoryview(self._chunk[1])[span.start : span.start + span.length])
+
+    def _load(self, run: int) -> bytearray:
+        identifier, length = self.catalog.chunk_id(run), self.catalog.length(run)
+        buffer = bytearray(length)
+        place = self._store.place(identifier)
+        if place is not None and self._matches(run, place, buffer):
+            return buffer
+        return self._from_node(run, place, buffer)
+
+    def _matches(self, run: int, place: Place, buffer: bytearray) -> bool:
+        if place.length != len(buffer):
+            return False
+        try:
+            self._store.read_at(place, 0, memoryview(buffer))
+        except ChunkCorrupt:
+            return False
+        return chunk_id(buffer) == self.catalog.chunk_id(run)
+
+    def _from_node(self, run: int, wrong: Place | None, buffer: bytearray) -> bytearray:
+        args: dict[str, Json] = {
+            "snapshot": self.snapshot,
+            "run": run,
+            "timeout": DEFAULT_TIMEOUT,
+            "wrong": None if wrong is None else list(wrong),
+        }
+        reply = self._client.call("need", args)
+        where = reply.body.get("place")
+        if isinstance(where, list):
+            if self._matches(run, Place(*(int(str(part)) for part in where)), buffer):
+                return buffer
+            raise ChunkCorrupt(f"chunk {short(self.catalog.chunk_id(run))} stays wrong on disk; see the node's log")
+        if not reply.fds:
+            raise ChunkUnavailable(f"the node answered without chunk {short(self.catalog.chunk_id(run))}")
+        try:
+            data = framing.memfd_bytes(reply.fds[0])
+        finally:
+            os.close(reply.fds[0])
+        if chunk_id(data) != self.catalog.chunk_id(run):
+            raise ChunkCorrupt(f"chunk {short(self.catalog.chunk_id(run))} arrived wrong")
+        return bytearray(data)
+
+    def close(self) -> None:
+        self._store.close()
+        self.catalog.close()
+        self._mapped.close()
+
+
+def map_catalog(fd: int) -> tuple[Catalog, mmap.mmap]:
+    """The catalog in a sealed memfd; the mapping is to be closed after it. Raises CatalogCorrupt."""
+    mapped = mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ)
+    return Catalog(mapped), mapped
+
+
+def open_snapshot(client: NodeClient, data_dir: Path, text: str) -> SnapshotReader:
+    """Open the snapshot that `text` means. Raises NotFound, Unavailable, Corrupt."""
+    reply = client.call("open", {"snapshot": text})
+    if not reply.fds:
+        raise Refused("the node sent no catalog; is it of another version than the command?")
+    try:
+        catalog, mapped = map_catalog(reply.fds[0])
+    finally:
+        os.close(reply.fds[0])
+    return SnapshotReader(client, StoreReader.open(data_dir), str(reply.body["snapshot"]), catalog, mapped)

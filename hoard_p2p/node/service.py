@@ -1,0 +1,102 @@
+"""The node as its peers see it: `transfer.service.PeerService` over `node.app.Node`."""
+
+import logging
+from collections.abc import Sequence
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import ChunkCorrupt, Corrupt, NotFound, StoreFailed, Unavailable
+from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.node.app import Node
+from hoard_p2p.node.metrics import Metrics
+from hoard_p2p.node.status import public_status
+from hoard_p2p.peer import NodeId
+from hoard_p2p.storage.slabs import SlabFile
+from hoard_p2p.transfer.service import SendExtent
+from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+
+log = logging.getLogger(__name__)
+
+
+class NodeService:
+    """Answers peers. What they claim is believed only as far as it can be checked here."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._metrics = Metrics(node)
+        self._lent: dict[int, tuple[SlabFile, int]] = {}
+
+    def hello(self) -> Hello:
+        return self._node.hello()
+
+    def greeted(self, caller: Hello) -> None:
+        self._node.agent.greeted(caller)
+
+    def status(self) -> Json:
+        return public_status(self._node)
+
+    def metrics(self) -> bytes:
+        return self._metrics.text()
+
+    async def root(self, snapshot: SnapshotId) -> bytes | None:
+        return await self._node.blocking(self._node.names.root, snapshot)
+
+    async def snapshots(self) -> Sequence[Record]:
+        return await self._node.blocking(self._node.names.snapshot_records)
+
+    async def refs(self) -> Sequence[Record]:
+        return self._node.names.ref_records()
+
+    async def residency(self, snapshot: SnapshotId) -> Residency | None:
+        return await self._node.residency(snapshot)
+
+    async def locate(self, ids: Sequence[ChunkId]) -> Sequence[SendExtent | None]:
+        return await self._node.blocking(self._locate, ids)
+
+    def _locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
+        return [self._lend(chunk_id) for chunk_id in ids]
+
+    def _lend(self, chunk_id: ChunkId) -> SendExtent | None:
+        node = self._node
+        place = node.keeper.place(chunk_id)
+        if place is None:
+            return None
+        try:
+            slab = node.reader.slab_file(place.slab)
+        except ChunkCorrupt as error:
+            log.warning("chunk %s cannot be sent: %s", short(chunk_id), error)
+            return None
+        _, lent = self._lent.get(slab.fd, (slab, 0))
+        self._lent[slab.fd] = (slab, lent + 1)
+        return SendExtent(slab.fd, place.offset, place.length)
+
+    def release(self, extents: Sequence[SendExtent]) -> None:
+        for extent in extents:
+            self._node.counters.chunks_sent += 1
+            self._node.counters.bytes_sent += extent.length
+            slab, lent = self._lent[extent.fd]
+            if lent > 1:
+                self._lent[extent.fd] = (slab, lent - 1)
+            else:
+                del self._lent[extent.fd]
+
+    async def adopt(self, request: AdoptRequest) -> AdoptReply:
+        """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""
+        source = self._node.agent.view().by_id.get(request.source)
+        if source is None:
+            return AdoptReply((), error=f"node {request.source.hex()} is not in the view of {self._node.me.name}")
+        try:
+            stored = await self._node.pull(request.snapshot, request.segments, source)
+        except StoreFailed as error:
+            return AdoptReply((), full=True, error=str(error))
+        except (NotFound, Unavailable, Corrupt) as error:
+            return AdoptReply((), error=str(error))
+        missing = len(request.segments) - len(stored)
+        return AdoptReply(tuple(stored), error=f"{missing} segments could not be had" if missing else "")
+
+    async def announce(self, announcement: Announcement) -> None:
+        await self._node.blocking(self._node.names.merge_snapshots, announcement.snapshots, "an announcement")
+        await self._node.blocking(self._node.names.merge_refs, announcement.refs, "an announcement")
+
+    async def left(self, node: NodeId, incarnation: int) -> None:
+        self._node.agent.left(node, incarnation)
