@@ -1,0 +1,54 @@
+"""Whole files read from a peer for the first time, over loopback (`make bench-fetch`).
+
+One node has published the data when another joins, mounts it and reads it: every byte crosses the wire, is checked,
+stored and handed to the reader. Each run uses a fresh second node.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.figures import headline, line, make_shards, make_small, rates, ratio, read_files, spread
+from hoard_p2p.cli.localcluster import LocalCluster
+
+
+def compare(name: str, runs: int, make: Callable[[Path], None]) -> None:
+    with LocalCluster("hoard-bench") as cluster:
+        source = cluster.root / name
+        make(source)
+        read_files(source)
+        first = cluster.start("node-1")
+        snapshot = cluster.hoard(first, "publish", "--replicas", "1", str(source)).split()[-1]
+        fetched, again, native = [], [], []
+        for run in range(runs):
+            native.append(read_files(source))
+            node = cluster.start(f"reader-{run}")
+            cluster.wait_met()
+            point, _seconds = cluster.mount(node, snapshot)
+            fetched.append(read_files(point))
+            again.append(read_files(point))
+            cluster.hoard(node, "umount", str(point))
+            cluster.discard(node)
+    size, files = native[0].bytes, native[0].files
+    headline(f"{name}, one reader", size, files)
+    base = [found.seconds for found in native]
+    line("native", spread(base), rates(size, files, base))
+    for what, passes in (("first time, from the peer", fetched), ("second time", again)):
+        seconds = [found.seconds for found in passes]
+        line(what, spread(seconds), f"{rates(size, files, seconds)}, {ratio(seconds, base)} native")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shards", type=int, default=4, help="files of 256 MiB")
+    parser.add_argument("--small", type=int, default=4000, help="files of 110 KB")
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    if options.shards:
+        compare("shards", options.runs, lambda root: make_shards(root, options.shards))
+    if options.small:
+        compare("small files", options.runs, lambda root: make_small(root, options.small))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Names of snapshots and their end: `tag`, `untag`, `refs`, `rm`."""
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from hoard_p2p.cli.answers import Fields
+from hoard_p2p.cli.doors import Body, Doors
+from hoard_p2p.cli.options import data_dir_option, json_option
+from hoard_p2p.cli.output import complain, printable, table, write_json
+from hoard_p2p.config import Json
+
+
+def _call(doors: Doors, data_dir: Path, op: str, **arguments: Json) -> Body:
+    with doors.connect(data_dir) as client:
+        return client.call(op, arguments).body
+
+
+@click.command()
+@click.argument("snapshot")
+@click.argument("name")
+@data_dir_option
+@click.option("--move", is_flag=True, help="Point an existing name to SNAPSHOT.")
+@click.pass_obj
+def tag(doors: Doors, snapshot: str, name: str, data_dir: Path, move: bool) -> None:
+    """Give SNAPSHOT a NAME[:TAG] in the whole cluster. Without --move an existing name is left alone (status 1).
+
+    \b
+    Examples:
+      hoard tag 3f9a1c07 imagenet:2012
+      hoard tag --move imagenet:2012-clean imagenet:latest
+    """
+    answer = Fields(_call(doors, data_dir, "tag", snapshot=snapshot, name=name, move=move))
+    print(answer.text("snapshot"))
+
+
+@click.command()
+@click.argument("name")
+@data_dir_option
+@click.pass_obj
+def untag(doors: Doors, name: str, data_dir: Path) -> None:
+    """Remove a name. The snapshot stays.
+
+    \b
+    Example:
+      hoard untag imagenet:old
+    """
+    _call(doors, data_dir, "untag", name=name)
+
+
+def when_text(milliseconds: int) -> str:
+    """Local time to the second."""
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+@click.command()
+@data_dir_option
+@json_option
+@click.pass_obj
+def refs(doors: Doors, data_dir: Path, as_json: bool) -> None:
+    """List the names of the cluster.
+
+    \b
+    Example:
+      hoard refs
+    """
+    body = _call(doors, data_dir, "refs")
+    if as_json:
+        write_json(body)
+        return
+    rows = [
+        (printable(r.text("name")), r.text("snapshot")[:12], when_text(r.number("when")), r.text("node")[:12])
+        for r in Fields(body).rows("refs")
+    ]
+    print(table(("NAME", "SNAPSHOT", "SET", "BY"), rows))
+
+
+@click.command()
+@click.argument("snapshot")
+@data_dir_option
+@click.option("--force", is_flag=True, help="Also if it has names (which go too) or is mounted.")
+@click.pass_obj
+def rm(doors: Doors, snapshot: str, data_dir: Path, force: bool) -> None:
+    """Remove SNAPSHOT from the whole cluster. One that has a name or is mounted is left alone (status 1).
+
+    \b
+    Example:
+      hoard rm 3f9a1c07
+    """
+    answer = Fields(_call(doors, data_dir, "rm", snapshot=snapshot, force=force))
+    for name in answer.texts("names"):
+        complain(f"the name {name} is gone too")
+    print(answer.text("snapshot"))

@@ -1,0 +1,229 @@
+"""The node of this machine: `up`, `down`, `status`, `peers`."""
+
+import contextlib
+import logging
+import os
+import select
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from hoard_p2p.cli.answers import Fields
+from hoard_p2p.cli.doors import Body, Doors
+from hoard_p2p.cli.options import data_dir_option, json_option
+from hoard_p2p.cli.output import printable, size_text, table, write_json
+from hoard_p2p.config import NodeSettings, default_cluster, default_name, parse_listen, parse_size
+from hoard_p2p.errors import DeadlineExceeded, NoNode
+
+DOWN_TIMEOUT = 60.0
+"""Seconds that a node which has stopped listening may take to end its process."""
+
+WATCH_EVERY = 1.0
+_CLEAR = "\x1b[H\x1b[J"
+
+
+@click.command()
+@data_dir_option
+@click.option("--listen", default="0.0.0.0:0", metavar="HOST:PORT", show_default=True, help="Port 0: any free port.")
+@click.option("--cluster", default=None, help="Only nodes of the same cluster name meet [default: your user name].")
+@click.option("--name", default=None, help="What others call this node [default: the host name].")
+@click.option("--rack", default="", help="Copies of a segment go to different racks where there are several.")
+@click.option(
+    "--capacity",
+    type=parse_size,
+    default=None,
+    metavar="SIZE",
+    help="What this node may carry, for instance 500GiB: nodes with more are home of more data "
+    "[default: 80 % of the free disk space at the first start].",
+)
+@click.option(
+    "--discovery",
+    multiple=True,
+    default=("mdns",),
+    show_default=True,
+    metavar="URL",
+    help="How to find others, any number of times: mdns, static:HOST:PORT,..., static:FILE, none.",
+)
+@click.option("--detach", is_flag=True, help="Return once the node answers, and leave it running.")
+def up(
+    *,
+    data_dir: Path,
+    listen: str,
+    cluster: str | None,
+    name: str | None,
+    rack: str,
+    capacity: int | None,
+    discovery: tuple[str, ...],
+    detach: bool,
+) -> int:
+    """Run the node of this machine, until Ctrl-C or `hoard down`.
+
+    \b
+    Examples:
+      hoard up --detach
+      hoard up --listen 0.0.0.0:7440 --rack r12 --capacity 2TiB
+      hoard up --discovery static:10.0.0.5:7440,10.0.0.6:7440
+    """
+    from hoard_p2p.node.main import detach as start_detached
+    from hoard_p2p.node.main import run_node
+
+    host, port = parse_listen(listen)
+    settings = NodeSettings(
+        data_dir=data_dir,
+        host=host,
+        port=port,
+        cluster=cluster or default_cluster(),
+        name=name or default_name(),
+        rack=rack,
+        capacity=capacity,
+        discovery=discovery,
+    )
+    if detach:
+        print(f"the node is up, pid {start_detached(settings)}")
+        return 0
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    return run_node(settings)
+
+
+@click.command()
+@data_dir_option
+@click.pass_obj
+def down(doors: Doors, data_dir: Path) -> None:
+    """Stop the node of this machine. Mounts stay, and serve what is stored here.
+
+    \b
+    Example:
+      hoard down
+    """
+    with doors.connect(data_dir) as client:
+        pid = Fields(client.call("ping", {}).body).number("pid")
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            with contextlib.suppress(NoNode):  # it may be gone before it has answered
+                client.call("down", {"drain": False})
+            _wait_end(process, pid)
+        finally:
+            os.close(process)
+
+
+def _wait_end(process: int, pid: int) -> None:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    if not poll.poll(int(DOWN_TIMEOUT * 1000)):
+        raise DeadlineExceeded(
+            f"the node stopped listening, but its process has not ended within {DOWN_TIMEOUT:.0f} s; "
+            f"look at its log, or end it with: kill -9 {pid}"
+        )
+
+
+@click.command()
+@data_dir_option
+@json_option
+@click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
+@click.pass_obj
+def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
+    """Show the node, its peers, snapshots, store and mounts.
+
+    With --watch --json, each line is one JSON object.
+
+    \b
+    Examples:
+      hoard status
+      hoard status --json | jq '.snapshots[].id'
+    """
+    while True:
+        with doors.connect(data_dir) as client:
+            body = client.call("status", {}).body
+        if watch and not as_json and sys.stdout.isatty():
+            print(_CLEAR, end="")
+        if as_json:
+            write_json(body, indent=None if watch else 2)
+        else:
+            print(status_text(body))
+        sys.stdout.flush()
+        if not watch:
+            return
+        time.sleep(WATCH_EVERY)
+
+
+def status_text(body: Body) -> str:
+    """The whole status as a person reads it."""
+    answer = Fields(body)
+    sections = [_node_text(answer), peers_text(answer), _snapshots_text(answer), _mounts_text(answer)]
+    return "\n\n".join(section for section in sections if section)
+
+
+def _node_text(answer: Fields) -> str:
+    node, store = answer.fields("node"), answer.fields("store")
+    rack = f", rack {printable(node.text('rack'))}" if node.text("rack") else ""
+    return "\n".join(
+        (
+            f"node      {printable(node.text('name'))} ({node.text('id')[:12]}){rack}, "
+            f"cluster {printable(node.text('cluster'))}, pid {node.number('pid')}, version {node.text('version')}",
+            f"address   {node.text('url')}",
+            f"store     {size_text(store.number('used'))} of {size_text(store.number('capacity'))} used, "
+            f"{store.number('chunks'):,} chunks, in {printable(node.text('data_dir'))}",
+        )
+    )
+
+
+def peers_text(answer: Fields) -> str:
+    """The other nodes, or a line that there are none."""
+    rows = [
+        (printable(p.text("name")), p.text("id")[:12], printable(p.text("rack")), p.text("state"), p.text("url"))
+        for p in answer.rows("peers")
+    ]
+    return "peers\n" + table(("NAME", "ID", "RACK", "STATE", "ADDRESS"), rows, indent="  ") if rows else "no peers"
+
+
+def _known(fields: Fields, key: str) -> str:
+    number = fields.number_or_none(key)
+    return "?" if number is None else f"{number:,}"
+
+
+def _snapshots_text(answer: Fields) -> str:
+    rows = [
+        (
+            s.text("id")[:12],
+            printable(" ".join(s.texts("names"))),
+            f"{s.number('files'):,}",
+            size_text(s.number("bytes")),
+            f"{_known(s, 'segments_here')} of {s.number('segments'):,}",
+            _known(s, "under_replicated"),
+            s.text("state"),
+        )
+        for s in answer.rows("snapshots")
+    ]
+    header = ("ID", "NAMES", "FILES", "SIZE", "SEGMENTS HERE", "UNDER-REPLICATED", "STATE")
+    return "snapshots\n" + table(header, rows, indent="  ") if rows else "no snapshots"
+
+
+def _mounts_text(answer: Fields) -> str:
+    rows = [
+        (m.text("snapshot")[:12], printable(m.text("mountpoint")), str(m.number("pid"))) for m in answer.rows("mounts")
+    ]
+    return "mounts\n" + table(("SNAPSHOT", "MOUNT POINT", "PID"), rows, indent="  ") if rows else ""
+
+
+@click.command()
+@data_dir_option
+@json_option
+@click.pass_obj
+def peers(doors: Doors, data_dir: Path, as_json: bool) -> None:
+    """List the other nodes of the cluster, as this one sees them.
+
+    \b
+    Example:
+      hoard peers
+    """
+    with doors.connect(data_dir) as client:
+        body = client.call("peers", {}).body
+    if as_json:
+        write_json(body)
+    else:
+        print(peers_text(Fields(body)))

@@ -1,0 +1,178 @@
+"""`hoard publish`: hands an open directory to the node, shows its progress, and prints the snapshot id."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from hoard_p2p.cli.answers import Fields
+from hoard_p2p.cli.doors import Body, Doors
+from hoard_p2p.cli.options import data_dir_option, json_option
+from hoard_p2p.cli.output import complain, name_text, size_text, write_json
+from hoard_p2p.cli.progress import Step, display
+from hoard_p2p.config import DEFAULT_REPLICAS, Json
+from hoard_p2p.errors import BadRequest, PathNotFound
+
+SHOWN_NAMES = 20
+"""Names printed in a warning; the rest is counted."""
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+
+
+def source_path(source: str) -> Path:
+    """The directory that SOURCE means. Raises BadRequest for origins that are no directory."""
+    scheme = _SCHEME.match(source)
+    if scheme is None:
+        return Path(source)
+    if scheme[1] == "file":
+        return Path(source[len("file://") :])
+    raise BadRequest(f"{scheme[1]}:// origins come in a later version; this one publishes directories")
+
+
+def open_source(path: Path) -> int:
+    """A descriptor of the directory, for the caller to close."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise PathNotFound(f"there is no directory {path}") from error
+    except NotADirectoryError as error:
+        raise BadRequest(f"{path} is not a directory; a data set is a directory") from error
+
+
+def _step(report: Body) -> Step:
+    """A progress report of the node, ready to show."""
+    fields = Fields(report)
+    if fields.number_or_none("segments"):
+        return Step(
+            fields.text("phase"), fields.number("segments_done"), fields.number_or_none("segments"), in_bytes=False
+        )
+    return Step(
+        phase=fields.text("phase"),
+        done=fields.number("bytes"),
+        total=fields.number_or_none("total_bytes"),
+        files=fields.number("files"),
+        total_files=fields.number_or_none("total_files"),
+        saved=fields.number("deduplicated"),
+    )
+
+
+def _named(what: str, result: Fields, key: str) -> Iterator[str]:
+    """Lines that name what was left out, up to `SHOWN_NAMES`. The names are printable already."""
+    names = result.texts(key)
+    count = max(result.number(f"{key}_count"), len(names))
+    if not count:
+        return
+    yield f"warning: {count:,} {what}" + (":" if names else "")
+    yield from (f"  {name}" for name in names[:SHOWN_NAMES])
+    if names and count > SHOWN_NAMES:
+        yield f"  and {count - SHOWN_NAMES:,} more"
+
+
+def warnings(result: Body) -> list[str]:
+    """What the user should know about a publish that went well."""
+    fields = Fields(result)
+    lines = [
+        *_named("special files (devices, sockets, FIFOs) were left out", fields, "skipped_special"),
+        *_named("files vanished while they were read", fields, "vanished"),
+        *_named("paths could not be read and were left out", fields, "unreadable"),
+    ]
+    lines += [
+        f"warning: the attribute {kind.text('name')} was not kept ({kind.number('count'):,} times, for instance on "
+        f"{kind.text('example')})"
+        for kind in fields.rows("not_kept")
+    ]
+    if short := fields.number("under_replicated"):
+        lines.append(f"warning: {short:,} segments have fewer copies than asked for: there are not enough nodes yet")
+    return lines
+
+
+def _summary(result: Body) -> str:
+    fields = Fields(result)
+    return (
+        f"{fields.number('files'):,} files, {size_text(fields.number('bytes'))}: "
+        f"{size_text(fields.number('stored'))} new, {size_text(fields.number('deduplicated'))} already known"
+    )
+
+
+@click.command()
+@click.argument("source")
+@data_dir_option
+@json_option
+@click.option("--name", default=None, metavar="NAME[:TAG]", help="Name the snapshot, as `hoard tag` does.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 16),
+    default=DEFAULT_REPLICAS,
+    show_default=True,
+    help="Nodes that keep a copy of each segment.",
+)
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out what matches, any number of times.")
+@click.option(
+    "--chunker",
+    type=click.Choice(("fastcdc", "fixed")),
+    default="fastcdc",
+    show_default=True,
+    help="How files over 1 MiB are cut: by content, or every 4 MiB.",
+)
+@click.option("--preserve-owner", is_flag=True, help="Keep user and group ids; else the mount shows its own user.")
+@click.option("--reproducible", is_flag=True, help="Drop modification times, so that equal files give an equal id.")
+@click.option("--skip-unreadable", is_flag=True, help="Leave out what cannot be read, and name it, instead of failing.")
+@click.pass_obj
+def publish(
+    doors: Doors,
+    *,
+    source: str,
+    data_dir: Path,
+    as_json: bool,
+    name: str | None,
+    replicas: int,
+    exclude: tuple[str, ...],
+    chunker: str,
+    preserve_owner: bool,
+    reproducible: bool,
+    skip_unreadable: bool,
+) -> None:
+    """Make a snapshot of the directory SOURCE and show it to the cluster.
+
+    Prints the snapshot id alone on the last line of standard output; with --json, one JSON object on one line
+    instead. Progress and warnings go to standard error.
+
+    A GLOB without a slash matches a name at any depth; with one it matches a path below SOURCE; one that ends in a
+    slash matches only directories; ** stands for any number of directories.
+
+    \b
+    Examples:
+      hoard publish /data/imagenet --name imagenet:2012
+      id=$(hoard publish --exclude '*.tmp' --exclude .git/ /data/set)
+    """
+    options: dict[str, Json] = {
+        "name": name,
+        "replicas": replicas,
+        "exclude": [name_text(os.fsencode(pattern)) for pattern in exclude],
+        "chunker": chunker,
+        "preserve_owner": preserve_owner,
+        "reproducible": reproducible,
+        "skip_unreadable": skip_unreadable,
+    }
+    result = _publish(doors, data_dir, source_path(source), options)
+    for line in warnings(result):
+        complain(line)
+    if as_json:
+        write_json(result, indent=None)
+        return
+    complain(_summary(result))
+    print(Fields(result).text("snapshot"))
+
+
+def _publish(doors: Doors, data_dir: Path, path: Path, options: dict[str, Json]) -> Body:
+    source = open_source(path)
+    shown = display()
+    try:
+        with doors.connect(data_dir) as client:
+            arguments: dict[str, Json] = {"source": name_text(os.fsencode(path.absolute())), **options}
+            return client.call("publish", arguments, fds=[source], progress=lambda r: shown.show(_step(r))).body
+    finally:
+        shown.close()
+        os.close(source)

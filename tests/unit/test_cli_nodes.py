@@ -1,0 +1,87 @@
+"""`status`, `peers`, `down`."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hoard_p2p.cli.doors import Body
+from hoard_p2p.cli.main import run
+from hoard_p2p.cli.nodes import status_text
+from tests.unit.cli_fakes import FakeNode
+
+STATUS: Body = {
+    "node": {
+        "id": "0123456789abcdef0123456789abcdef",
+        "name": "gpu1",
+        "rack": "r1",
+        "url": "http://10.0.0.1:7440",
+        "cluster": "lab",
+        "pid": 4711,
+        "version": "0.1.0",
+        "data_dir": "/var/lib/hoard",
+    },
+    "peers": [{"id": "fe" * 16, "name": "gpu2", "rack": "r2", "url": "http://10.0.0.2:7440", "state": "alive"}],
+    "snapshots": [
+        {
+            "id": "ab" * 32,
+            "names": ["set:1"],
+            "files": 12000,
+            "bytes": 3 << 30,
+            "lazy": False,
+            "state": "shown",
+            "segments": 400,
+            "segments_here": 210,
+            "under_replicated": 0,
+        }
+    ],
+    "store": {"capacity": 100 << 30, "used": 5 << 30, "chunks": 123456},
+    "origins": [],
+    "mounts": [{"mountpoint": "/mnt/\x1bset", "snapshot": "ab" * 32, "pid": 4712}],
+}
+
+
+def test_status_shows_everything_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status"], FakeNode(status=STATUS).doors()) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "gpu1 (0123456789ab), rack r1, cluster lab",
+        "5.0 GiB of 100.0 GiB",
+        "gpu2",
+        "alive",
+        "set:1",
+        "210 of 400",
+    ):
+        assert part in shown
+
+
+def test_status_escapes_what_others_named() -> None:
+    assert "/mnt/\\x1bset" in status_text(STATUS)
+
+
+def test_status_json_is_the_answer_of_the_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--json"], FakeNode(status=STATUS).doors()) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+
+
+def test_status_of_a_node_with_nothing_says_so() -> None:
+    assert "no peers" in status_text({}) and "no snapshots" in status_text({})
+
+
+def test_peers_lists_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["peers"], FakeNode(peers={"peers": STATUS["peers"]}).doors()) == 0
+    assert "gpu2  fefefefefefe  r2    alive  http://10.0.0.2:7440" in capsys.readouterr().out
+
+
+def test_down_returns_when_the_process_has_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as node:
+        assert node.stdin is not None
+
+        def down(_: Body) -> Body:
+            assert node.stdin is not None
+            node.stdin.close()
+            return {}
+
+        assert run(["down"], FakeNode(ping={"pid": node.pid, "node": "x"}, down=down).doors()) == 0
+        assert node.poll() is not None

@@ -1,0 +1,102 @@
+"""`hoard publish`: what reaches the node, and what reaches the user."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hoard_p2p.cli.doors import Body
+from hoard_p2p.cli.main import run
+from hoard_p2p.cli.publishing import warnings
+from hoard_p2p.errors import SourceUnreadable
+from tests.unit.cli_fakes import FakeNode
+
+ID = "ab" * 32
+RESULT: Body = {"snapshot": ID, "files": 3, "bytes": 3000, "stored": 2000, "deduplicated": 1000}
+
+
+def test_the_id_stands_alone_on_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["publish", str(tmp_path)], FakeNode(publish=RESULT).doors()) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == ID
+
+
+def test_json_is_one_object_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["publish", "--json", str(tmp_path)], FakeNode(publish=RESULT).doors()) == 0
+    assert json.loads(capsys.readouterr().out) == RESULT
+
+
+def test_the_node_gets_an_open_directory_and_the_options(tmp_path: Path) -> None:
+    seen = []
+
+    def publish(_: Body) -> Body:
+        seen.append(os.path.samestat(os.fstat(node.fds[0]), tmp_path.stat()))
+        return RESULT
+
+    node = FakeNode(publish=publish)
+    options = ["--name", "set:1", "--exclude", "*.tmp", "--exclude", "a/", "--replicas", "3", "--chunker", "fixed"]
+    assert run(["publish", f"file://{tmp_path}", *options, "--reproducible"], node.doors()) == 0
+    assert seen == [True]
+    assert node.asked == [
+        (
+            "publish",
+            {
+                "source": str(tmp_path),
+                "name": "set:1",
+                "replicas": 3,
+                "exclude": ["*.tmp", "a/"],
+                "chunker": "fixed",
+                "preserve_owner": False,
+                "reproducible": True,
+                "skip_unreadable": False,
+            },
+        )
+    ]
+
+
+def test_the_directory_is_closed_afterwards_also_after_a_failure(tmp_path: Path) -> None:
+    node = FakeNode(publish=SourceUnreadable(["a: permission denied"]))
+    assert run(["publish", str(tmp_path)], node.doors()) == 1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(node.fds[0])
+
+
+def test_what_could_not_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = FakeNode(publish=SourceUnreadable(["a: permission denied", "b: input/output error"]))
+    assert run(["publish", str(tmp_path)], node.doors()) == 1
+    told = capsys.readouterr()
+    assert "a: permission denied" in told.err and "b: input/output error" in told.err
+    assert told.out == ""
+
+
+def test_progress_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = FakeNode(publish=RESULT)
+    node.progress = [
+        {"phase": "reading", "files": 1, "bytes": 1024, "total_files": 2, "total_bytes": 2048},
+        {"phase": "placing", "segments": 4, "segments_done": 1},
+    ]
+    assert run(["publish", str(tmp_path)], node.doors()) == 0
+    told = capsys.readouterr()
+    assert told.out == ID + "\n"
+    assert "reading: 1.0 KiB of 2.0 KiB, 1 of 2 files" in told.err and "placing: 1 of 4" in told.err
+
+
+def test_other_origins_are_refused_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["publish", "s3://bucket/set"], FakeNode().doors()) == 2
+    assert "later version" in capsys.readouterr().err
+
+
+def test_a_missing_directory_is_status_3_and_a_file_status_2(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    assert run(["publish", str(tmp_path / "none")], FakeNode().doors()) == 3
+    assert run(["publish", str(tmp_path / "file")], FakeNode().doors()) == 2
+
+
+def test_special_files_are_named_up_to_twenty() -> None:
+    lines = warnings({"skipped_special": [f"fifo{i}" for i in range(30)], "skipped_special_count": 30})
+    assert lines[0] == "warning: 30 special files (devices, sockets, FIFOs) were left out:"
+    assert lines[1] == "  fifo0" and lines[20] == "  fifo19" and lines[21:] == ["  and 10 more"]
+
+
+def test_a_clean_publish_has_no_warnings() -> None:
+    assert warnings({**RESULT, "skipped_special": [], "skipped_special_count": 0, "under_replicated": 0}) == []
