@@ -66,6 +66,16 @@ def read_files(root: Path) -> Pass:
     return Pass(files, size, time.perf_counter() - began)
 
 
+def drop_pages(root: Path) -> None:
+    """Put what was written below `root` on the disk, and take its pages out of the cache (nobody else's)."""
+    os.sync()
+    for directory, _names, found in os.walk(root):
+        for name in found:
+            fd = os.open(os.path.join(directory, name), os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
 def seconds_of(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
