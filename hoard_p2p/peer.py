@@ -1,5 +1,6 @@
 """Nodes as others see them: ids, membership records, and the immutable view that every plan is made from."""
 
+import ipaddress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
@@ -12,6 +13,28 @@ NodeId = NewType("NodeId", bytes)
 NODE_ID_SIZE = 16
 WIRE_VERSION = 1
 """Version of the protocol between nodes; version N - 1 is supported."""
+
+
+SHARED_SPACE = ipaddress.ip_network("100.64.0.0/10")
+"""Carrier-grade and overlay networks (RFC 6598): not routed in public."""
+
+
+def is_near(host: str) -> bool:
+    """Whether an IP address is private, loopback or link-local: the only ones that nodes without a key talk to."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped.is_private or mapped.is_loopback or mapped.is_link_local or mapped in SHARED_SPACE
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an IP address can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_node_id(text: str) -> NodeId:

@@ -27,7 +27,7 @@ from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
-from hoard_p2p.peer import Peer
+from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import weight_of
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.store import Store
@@ -46,6 +46,7 @@ ANNOUNCE_TIMEOUT = 5.0
 SETTLE_SECONDS = 10.0
 """A node that has just started does not conclude from an empty view that nobody has a chunk."""
 
+QUIET_SECONDS = 2.0
 CLONE_SECONDS = 30.0
 """A node that meets its own id at another address within this time of its start is the later of the two."""
 
@@ -106,7 +107,7 @@ class Node:
         self.mounts: dict[int, MountRecord] = {}
         self.failed = ""
         """Why the node stops by itself, empty if it was asked to."""
-        self._started = time.monotonic()
+        self._started = self._changed = time.monotonic()
         self._discovers = any(text != "none" for text in parts.settings.discovery)
         self.executor: Executor = ThreadPoolExecutor(STORE_THREADS, "store")
         self.fetchers: Executor = ThreadPoolExecutor(FETCH_THREADS, "fetch")
@@ -153,6 +154,7 @@ class Node:
             random=draw,
             on_greeting=self.gossip.greeted,
             on_conflict=self._conflict,
+            on_view=self._view_changed,
         )
 
     def _make_fetcher(self) -> Fetcher:
@@ -192,6 +194,19 @@ class Node:
             )
             self.failed = "another node has this node's id; see the log"
             self.stop.set()
+
+    def _view_changed(self, view: ClusterView) -> None:
+        self._changed = time.monotonic()
+
+    async def settled(self) -> None:
+        """Wait until the view was unchanged for `QUIET_SECONDS`, at most `SETTLE_SECONDS` after the start: who plans
+        with a view that is still filling up gives all copies to the first nodes it met."""
+        while self._discovers:
+            now = time.monotonic()
+            quiet = min(self._changed + QUIET_SECONDS, self._started + SETTLE_SECONDS)
+            if now >= quiet:
+                return
+            await asyncio.sleep(quiet - now)
 
     def hello(self) -> Hello:
         snapshots, refs = self.names.digests()

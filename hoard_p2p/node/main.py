@@ -22,6 +22,7 @@ from hoard_p2p.node import framing, operations
 from hoard_p2p.node.app import Node, NodeParts
 from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.service import NodeService
+from hoard_p2p.peer import is_loopback
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.server import PeerServer, bind, make_server
@@ -50,8 +51,19 @@ def run_node(settings: NodeSettings, ready_fd: int = -1) -> int:
     _raise_descriptor_limit()
     with Store.open(settings.data_dir) as store:
         _set_capacity(store, settings)
-        asyncio.run(_serve(settings, store, ready_fd))
+        try:
+            asyncio.run(_serve(settings, store, ready_fd))
+        except ExceptionGroup as group:
+            raise _reason(group) from group
     return 0
+
+
+def _reason(group: ExceptionGroup[Exception]) -> Exception:
+    """What a user should be told of everything that a TaskGroup failed with."""
+    expected = group.subgroup(HoardError)
+    while expected is not None and isinstance(expected.exceptions[0], ExceptionGroup):
+        expected = expected.exceptions[0]
+    return expected.exceptions[0] if expected is not None else group
 
 
 def _raise_descriptor_limit() -> None:
@@ -97,6 +109,8 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, ready_fd
         for work in (local.run, node.agent.run, node.gossip.run, partial(_watch_data_dir, node)):
             node.group.create_task(work())
         log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
+        if not is_loopback(node.me.host):
+            log.info("open mode: no key is set, so whoever reaches this port can read what is published here")
         if ready_fd >= 0:
             os.write(ready_fd, b"{}")
             os.close(ready_fd)

@@ -83,6 +83,7 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
 async def _spread(node: Node, catalog: Catalog, snapshot: SnapshotId, replicas: int, report: Report) -> Sequence[int]:
     """Hand every segment to its homes; the segments that have too few copies."""
     keys = await node.blocking(_placement_keys, catalog)
+    await node.settled()
     view = node.agent.view()
     copies = await node.blocking(Copies, view, keys, replicas)
 

@@ -10,7 +10,7 @@ import aiohttp
 from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
-from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.peer import NodeId, Peer, is_near
 from hoard_p2p.transfer import wire
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 
@@ -56,7 +56,9 @@ class PeerControl:
 
     async def hello(self, host: str, port: int, *, me: Hello | None = None, timeout: float = 2.0) -> Hello:
         """Ask who listens there, and tell who I am if `me` is given. The peer's record has `host` and `port` as asked,
-        the address it was reached at."""
+        the address it was reached at. A public address is not asked."""
+        if not is_near(host):
+            raise PeerUnavailable(f"{host} is a public address; nodes without a key talk to private ones only")
         place = Peer(NodeId(b""), 0, "", "", host, port, 0)
         body = None if me is None else wire.encode_hello(replace(me, members=()))
         answer = await self._ask(place, "hello", body, timeout, MAX_HELLO)

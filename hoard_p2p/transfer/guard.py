@@ -22,6 +22,7 @@ from hoard_p2p.errors import (
     Unavailable,
     wire_name,
 )
+from hoard_p2p.peer import is_near
 from hoard_p2p.transfer.wire import encode_error
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,11 @@ class Guard:
 
     @web.middleware
     async def check_origin(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """No browser page may talk to a node: neither a foreign one, nor one whose name was made to resolve to us."""
+        """Only near addresses may talk to a node without a key, and no browser page: neither a foreign one, nor one
+        whose name was made to resolve to us."""
+        if not is_near(request.remote or ""):
+            body = encode_error("Refused", f"{request.remote} is a public address; nodes without a key serve none")
+            return web.Response(status=403, body=body, content_type="application/json")
         if "Origin" in request.headers or not self._is_known(request.headers.get("Host", "")):
             body = encode_error("Refused", "address the node by its IP address, and not from a web page")
             return web.Response(status=403, body=body, content_type="application/json")

@@ -37,6 +37,16 @@ def test_a_second_node_on_one_data_directory_is_refused_with_the_holders_pid(nod
     assert node.json("status")["node"]["pid"] == node.pid, "the first one goes on"
 
 
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_discovery_that_does_not_exist_is_a_usage_error(new_directory: NewDirectory, detach: bool) -> None:
+    machine = a_machine(new_directory, discovery="carrier-pigeon")
+    background = ("--detach",) if detach else ()
+    done = machine.hoard("up", "--discovery", "carrier-pigeon", "--listen", "127.0.0.1:0", *background, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "carrier-pigeon" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_node_whose_data_directory_was_deleted_ends_by_itself(new_directory: NewDirectory) -> None:
     machine = a_machine(new_directory)
     machine.up()
