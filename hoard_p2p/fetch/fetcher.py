@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
-from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, PeerUnavailable, StoreFailed
+from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, Corrupt, HoardError, PeerUnavailable, StoreFailed
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of, next_batch
 from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.ids import ChunkId, SnapshotId, short
@@ -182,6 +182,10 @@ class Fetcher:
                     break
                 await self._drain(flight, peer)
             await loop.run_in_executor(self._executor, self._keeper.ended, flight.segment, not flight.missing)
+        except HoardError as error:
+            log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
+        except Exception:  # the door of this task: a bug must not end the group, and the node with it
+            log.exception("segment %d of %s failed", flight.segment.number, short(flight.segment.snapshot))
         finally:
             self._flights.pop(key, None)
             self._answer_present(flight)
@@ -237,6 +241,6 @@ class Fetcher:
         self.received += len(data)
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")
-        except StoreFailed as error:  # I5: the reader gets its bytes all the same
+        except (StoreFailed, Corrupt) as error:  # I5: the reader gets its bytes all the same
             log.warning("chunk %s was not stored: %s", short(chunk.chunk_id), error)
             return Landed(None, bytes(data))

@@ -7,19 +7,20 @@ import logging
 import os
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
 from hoard_p2p.cluster.agent import ClusterAgent, Greeting
 from hoard_p2p.cluster.discovery import Advert, parse_discovery
 from hoard_p2p.cluster.membership import IdConflict, Membership
-from hoard_p2p.config import DEFAULT_REPLICAS, NodeSettings
+from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, ChunkCorrupt, Refused, SnapshotUnknown, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
-from hoard_p2p.fetch.segment import Landed, Wanted, segment_of
+from hoard_p2p.fetch.segment import Landed, Segment, Wanted, segment_of
 from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.ids import SnapshotId, chunk_id, short
 from hoard_p2p.interfaces import Place, Residency
@@ -27,12 +28,11 @@ from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
+from hoard_p2p.node.parts import Counters, MountRecord, NodeParts, ReadPattern
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import weight_of
 from hoard_p2p.storage.records import SnapshotRecord
-from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.bulk import BulkClient
-from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.wire import Announcement, Hello
 
 log = logging.getLogger(__name__)
@@ -47,49 +47,12 @@ SETTLE_SECONDS = 10.0
 """A node that has just started does not conclude from an empty view that nobody has a chunk."""
 
 QUIET_SECONDS = 2.0
+KEPT_SEGMENTS = 32
 CLONE_SECONDS = 30.0
 """A node that meets its own id at another address within this time of its start is the later of the two."""
 
 AHEAD = 1
 """Segments fetched ahead of a reader that goes through a snapshot in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class MountRecord:
-    """A mount that is attached to this node."""
-
-    mountpoint: str
-    snapshot: SnapshotId
-    pid: int
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the node did since it started."""
-
-    chunks_sent: int = 0
-    bytes_sent: int = 0
-    misses: int = 0
-    quarantined: int = 0
-
-
-@dataclass(slots=True)
-class _Pattern:
-    """Where a snapshot was read last, to see whether it is read in order."""
-
-    segment: int = -1
-
-
-@dataclass(slots=True)
-class NodeParts:
-    """What `Node` is made of; see `node.main` for how."""
-
-    settings: NodeSettings
-    store: Store
-    control: PeerControl
-    group: asyncio.TaskGroup
-    stop: asyncio.Event
-    boot: bytes = field(default_factory=partial(os.urandom, 16))
 
 
 class Node:
@@ -129,7 +92,8 @@ class Node:
             group=self.group,
             executor=self.executor,
         )
-        self._patterns: dict[SnapshotId, _Pattern] = {}
+        self._patterns: dict[SnapshotId, ReadPattern] = {}
+        self._segments: OrderedDict[tuple[SnapshotId, int], Segment] = OrderedDict()
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id
@@ -295,7 +259,18 @@ class Node:
             await self._distrust(chunk, wrong)
         number = catalog.segment_of(run)
         self._fetch_ahead(opened, number)
-        return await self.fetcher.chunk(segment_of(catalog, snapshot, number), chunk, timeout=timeout)
+        return await self.fetcher.chunk(self._segment(opened, number), chunk, timeout=timeout)
+
+    def _segment(self, opened: OpenSnapshot, number: int) -> Segment:
+        """A segment of an open snapshot. The last ones are kept: many misses are about one segment, and listing its
+        chunks takes a few milliseconds when they are small."""
+        key = (opened.id, number)
+        found = self._segments.get(key)
+        if found is None:
+            found = self._segments[key] = segment_of(opened.catalog, opened.id, number)
+            while len(self._segments) > KEPT_SEGMENTS:
+                self._segments.popitem(last=False)
+        return found
 
     async def _distrust(self, chunk: Wanted, wrong: Place) -> None:
         """Quarantine a place if its bytes are wrong indeed."""
@@ -314,12 +289,12 @@ class Node:
         return chunk_id(buffer) != chunk.chunk_id
 
     def _fetch_ahead(self, opened: OpenSnapshot, number: int) -> None:
-        pattern = self._patterns.setdefault(opened.id, _Pattern())
+        pattern = self._patterns.setdefault(opened.id, ReadPattern())
         in_order = number in (pattern.segment, pattern.segment + 1)
         pattern.segment = number
         if in_order:
             for ahead in range(number + 1, min(number + 1 + AHEAD, opened.catalog.segments)):
-                self.fetcher.start(segment_of(opened.catalog, opened.id, ahead))
+                self.fetcher.start(self._segment(opened, ahead))
 
     async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer) -> list[int]:
         """Bring segments here because this node is their home, from `source` first; those that are durable then.

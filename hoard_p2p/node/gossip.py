@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from hoard_p2p.cluster.agent import ClusterAgent, Greeting
-from hoard_p2p.errors import Unavailable
+from hoard_p2p.errors import HoardError, Unavailable
 from hoard_p2p.node.names import Names
 from hoard_p2p.peer import Peer
 from hoard_p2p.transfer.control import PeerControl
@@ -62,6 +62,8 @@ class Gossip:
                 await loop.run_in_executor(self._executor, self._names.merge_refs, told, peer.name)
         except Unavailable as error:
             log.info("peer %s did not tell its names: %s", peer.name, error)
+        except HoardError as error:
+            log.warning("what peer %s told could not be kept: %s", peer.name, error)
 
     async def announce(self, agent: ClusterAgent, announcement: Announcement) -> None:
         """Tell all peers of the view; who is not reached hears it with a later hello."""

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 Body = dict[str, Json]
 
+ACCEPT_PAUSE = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
@@ -157,7 +159,12 @@ class LocalServer:
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    client, _ = await loop.sock_accept(self._sock)
+                    try:
+                        client, _ = await loop.sock_accept(self._sock)
+                    except OSError as error:  # out of descriptors, most likely: wait until some are given back
+                        log.warning("a local client could not be accepted: %s", error)
+                        await asyncio.sleep(ACCEPT_PAUSE)
+                        continue
                     group.create_task(Connection(client, self._handler).serve())
         finally:
             self._sock.close()

@@ -19,8 +19,9 @@ from pathlib import Path
 from hoard_p2p.config import NodeSettings
 from hoard_p2p.errors import HoardError
 from hoard_p2p.node import framing, operations
-from hoard_p2p.node.app import Node, NodeParts
+from hoard_p2p.node.app import Node
 from hoard_p2p.node.local import LocalServer
+from hoard_p2p.node.parts import NodeParts
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.storage.store import Store

@@ -10,8 +10,9 @@ from hoard_p2p.errors import BadRequest
 from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.interfaces import Place
 from hoard_p2p.node import framing
-from hoard_p2p.node.app import MountRecord, Node
+from hoard_p2p.node.app import Node
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
+from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status, peers_body, snapshot_body
 from hoard_p2p.storage.records import RefRecord

@@ -1,6 +1,7 @@
 """The node as its peers see it: `transfer.service.PeerService` over `node.app.Node`."""
 
 import logging
+import threading
 from collections.abc import Sequence
 
 from hoard_p2p.config import Json
@@ -25,6 +26,8 @@ class NodeService:
         self._node = node
         self._metrics = Metrics(node)
         self._lent: dict[int, tuple[SlabFile, int]] = {}
+        """Slabs that are being sent, by descriptor, and how many extents of each: they stay open meanwhile."""
+        self._lock = threading.Lock()
 
     def hello(self) -> Hello:
         return self._node.hello()
@@ -66,19 +69,21 @@ class NodeService:
         except ChunkCorrupt as error:
             log.warning("chunk %s cannot be sent: %s", short(chunk_id), error)
             return None
-        _, lent = self._lent.get(slab.fd, (slab, 0))
-        self._lent[slab.fd] = (slab, lent + 1)
+        with self._lock:
+            _, lent = self._lent.get(slab.fd, (slab, 0))
+            self._lent[slab.fd] = (slab, lent + 1)
         return SendExtent(slab.fd, place.offset, place.length)
 
     def release(self, extents: Sequence[SendExtent]) -> None:
-        for extent in extents:
-            self._node.counters.chunks_sent += 1
-            self._node.counters.bytes_sent += extent.length
-            slab, lent = self._lent[extent.fd]
-            if lent > 1:
-                self._lent[extent.fd] = (slab, lent - 1)
-            else:
-                del self._lent[extent.fd]
+        self._node.counters.chunks_sent += len(extents)
+        self._node.counters.bytes_sent += sum(extent.length for extent in extents)
+        with self._lock:
+            for extent in extents:
+                slab, lent = self._lent[extent.fd]
+                if lent > 1:
+                    self._lent[extent.fd] = (slab, lent - 1)
+                else:
+                    del self._lent[extent.fd]
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""

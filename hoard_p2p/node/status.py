@@ -1,5 +1,6 @@
 """What `hoard status` and `GET /v1/status` show: counted from what is on disk, not from what was asked for (I12)."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ Body = dict[str, Json]
 
 COUNTED_SNAPSHOTS = 32
 """Snapshots whose segments are counted in one status; older ones are listed without."""
+
+OPEN_SECONDS = 1.0
+"""For a catalog that is not open yet: a status does not wait for absent peers."""
 
 ASKED_PEERS = 16
 """Clusters larger than this do not count copies here."""
@@ -134,8 +138,9 @@ async def _residencies(node: Node, snapshot: SnapshotId) -> list[Residency]:
     opened = node.catalogs.peek(snapshot)
     if opened is None:
         try:
-            opened = await node.open(snapshot)
-        except HoardError:
+            async with asyncio.timeout(OPEN_SECONDS):
+                opened = await node.open(snapshot)
+        except (HoardError, TimeoutError):
             return []
     records = [await node.blocking(node.held.residency, snapshot, opened.catalog)]
     others = node.agent.view().others

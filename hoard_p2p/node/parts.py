@@ -1,0 +1,49 @@
+"""What a node is made of, and what it notes about itself. Values only."""
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from functools import partial
+
+from hoard_p2p.config import NodeSettings
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.storage.store import Store
+from hoard_p2p.transfer.control import PeerControl
+
+
+@dataclass(frozen=True, slots=True)
+class MountRecord:
+    """A mount that is attached to this node."""
+
+    mountpoint: str
+    snapshot: SnapshotId
+    pid: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the node did since it started."""
+
+    chunks_sent: int = 0
+    bytes_sent: int = 0
+    misses: int = 0
+    quarantined: int = 0
+
+
+@dataclass(slots=True)
+class ReadPattern:
+    """Where a snapshot was read last, to see whether it is read in order."""
+
+    segment: int = -1
+
+
+@dataclass(slots=True)
+class NodeParts:
+    """What `Node` is made of; see `node.main` for how."""
+
+    settings: NodeSettings
+    store: Store
+    control: PeerControl
+    group: asyncio.TaskGroup
+    stop: asyncio.Event
+    boot: bytes = field(default_factory=partial(os.urandom, 16))
