@@ -206,7 +206,7 @@ class Residency:
 
     def holds(self, segment: int) -> bool:
         byte = segment >> 3
-        return byte < len(self.bits) and bool(self.bits[byte] >> (segment & 7) & 1)
+        return 0 <= byte < len(self.bits) and bool(self.bits[byte] >> (segment & 7) & 1)
 
 
 @dataclass(frozen=True, slots=True)

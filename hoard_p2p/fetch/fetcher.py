@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,7 @@ STALL_TIMEOUT = 5.0
 """Seconds without progress after which a peer is given up for this batch."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
+LOST_PAUSE = 0.01
 _Key = tuple[SnapshotId, int]
 
 
@@ -62,7 +64,6 @@ class _Flight:
         self.first = first
         self.waiters: dict[ChunkId, list[asyncio.Future[Landed]]] = {}
         self.missing: dict[ChunkId, Wanted] = {}
-        self.sought: frozenset[ChunkId] = frozenset()
         self.tried: list[str] = []
         self.unreachable = False
         self.done = asyncio.Event()
@@ -133,15 +134,16 @@ class Fetcher:
             except TimeoutError:
                 raise self._gave_up(chunk, flight, f"within {timeout:g} s") from None
             except ChunkUnavailable:
-                if chunk.chunk_id not in flight.sought:
-                    continue  # it was here when the flight began, and was lost since: the next one looks for it
+                # Not among the missing: it was here when the flight began and was lost since, or it came before this
+                # reader did and could not be stored (I5). The next flight brings it.
+                lost = chunk.chunk_id not in flight.missing
                 absent = self._outlook().absent
-                if not flight.unreachable and not absent:
+                if not lost and not flight.unreachable and not absent:
                     raise self._gave_up(chunk, flight, "anywhere") from None
                 if loop.time() + pause >= end:
-                    silent = f"within {timeout:g} s; not answering: {', '.join(absent) or 'those named'}"
+                    silent = f"within {timeout:g} s; not answering: {', '.join(dict.fromkeys(absent)) or 'those named'}"
                     raise self._gave_up(chunk, flight, silent) from None
-            await asyncio.sleep(pause)
+            await asyncio.sleep(LOST_PAUSE if lost else pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     @staticmethod
@@ -149,14 +151,16 @@ class Fetcher:
         tried = ", ".join(dict.fromkeys(flight.tried)) or "no peer was there to ask"
         return ChunkUnavailable(f"chunk {short(chunk.chunk_id)} could not be had {how} (asked: {tried})")
 
-    async def whole(self, segment: Segment, *, first: Peer | None = None) -> bool:
+    async def whole(self, segment: Segment, *, timeout: float, first: Peer | None = None) -> None:
         """Bring all chunks of `segment` here, one round over the sources, `first` before the others.
 
-        True if they are all here (written, not necessarily flushed). Cancelling leaves the flight running.
+        Returns when the round is over or after `timeout` seconds: what came and was stored is for the store to say.
+        Cancelling leaves the flight running.
         """
         flight = self._flight(segment, first)
-        await flight.done.wait()
-        return not flight.missing
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await flight.done.wait()
 
     def start(self, segment: Segment) -> None:
         """The same without waiting: fetch ahead."""
@@ -175,7 +179,6 @@ class Fetcher:
         try:
             missing = await loop.run_in_executor(self._executor, self._keeper.missing, flight.segment)
             flight.missing = {chunk.chunk_id: chunk for chunk in missing}
-            flight.sought = frozenset(flight.missing)
             self._answer_present(flight)
             async for peer in self._sources.of(flight.segment, flight.first):
                 if not flight.missing:
@@ -205,8 +208,9 @@ class Fetcher:
         flight.tried.append(f"{peer.name} ({peer.host}:{peer.port})")
         while candidates := [chunk for chunk in flight.missing.values() if chunk.chunk_id not in refused]:
             batch = next_batch(candidates, flight.waiters)
+            before = len(flight.missing)
             absent = await self._ask(flight, peer, batch)
-            if absent is None:
+            if absent is None or (not absent and len(flight.missing) == before):
                 return
             refused.update(batch[index].chunk_id for index in absent)
             if len(absent) == len(batch) == len(candidates):

@@ -33,22 +33,29 @@ class SingleFlight(Generic[K, V]):
 
     async def do(self, key: K, load: Callable[[], Awaitable[V]]) -> V:
         """The value of `load()`, which runs once however many callers wait for `key` at the same time."""
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = _Flight(self._group.create_task(_guard(load)))
-            self._flights[key] = flight
-            flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
+        flight = self._flights.get(key) or self._start(key, load)
         flight.callers += 1
         try:
             outcome = await asyncio.shield(flight.task)
         finally:
             flight.callers -= 1
             if flight.callers == 0 and not flight.task.done():
-                self._flights.pop(key, None)
+                self._forget(key, flight)
                 flight.task.cancel()
         if isinstance(outcome, _Failed):
             raise outcome.error
         return outcome
+
+    def _start(self, key: K, load: Callable[[], Awaitable[V]]) -> _Flight[V]:
+        flight = _Flight(self._group.create_task(_guard(load)))
+        self._flights[key] = flight
+        flight.task.add_done_callback(lambda _: self._forget(key, flight))
+        return flight
+
+    def _forget(self, key: K, flight: _Flight[V]) -> None:
+        """Only if it is still the one of its key: a new one may have begun after a cancelled one."""
+        if self._flights.get(key) is flight:
+            del self._flights[key]
 
 
 async def _guard(load: Callable[[], Awaitable[V]]) -> V | _Failed:

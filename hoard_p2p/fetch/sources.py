@@ -1,6 +1,8 @@
 """Whom to ask for a segment, in which order (the demand path), and who is out of favour for a while."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hoard_p2p.errors import Unavailable
@@ -14,7 +16,13 @@ SHUN_SECONDS = 30.0
 LAST_RESORT = 8
 """Peers asked though neither placement nor residency points at them: a part of a segment is in nobody's record."""
 
+EVERYBODY = 1024
 RESIDENCY_MAX_AGE = 5.0
+RESIDENCY_TIMEOUT = 2.0
+"""Seconds that all peers together get to tell what they hold: a reader waits meanwhile."""
+
+ASKED_AT_ONCE = 64
+KEPT_RECORDS = 4096
 
 
 @dataclass
@@ -68,13 +76,31 @@ class Sources:
                 asked.add(peer.node_id)
                 yield peer
         rest = [peer for peer in usable if peer.node_id not in asked]
-        for peer in rest:
-            record = await self._residency(peer, segment.snapshot)
-            if record is not None and record.holds(segment.number):
+        if segment.number >= 0:
+            for peer in await self._holders(rest, segment):
                 asked.add(peer.node_id)
                 yield peer
-        for peer in [peer for peer in rest if peer.node_id not in asked][:LAST_RESORT]:
+        for peer in [peer for peer in rest if peer.node_id not in asked][: self._last_resort(segment)]:
             yield peer
+
+    @staticmethod
+    def _last_resort(segment: Segment) -> int:
+        """How many peers to try blindly. No record tells who has a catalog, so for its chunks it is all of them."""
+        return LAST_RESORT if segment.number >= 0 else EVERYBODY
+
+    async def _holders(self, peers: Sequence[Peer], segment: Segment) -> list[Peer]:
+        """Those of `peers` whose record says that they hold the segment, asked at the same time, within a deadline."""
+        records: dict[NodeId, Residency | None] = {}
+
+        async def ask(peer: Peer) -> None:
+            records[peer.node_id] = await self._residency(peer, segment.snapshot)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESIDENCY_TIMEOUT), asyncio.TaskGroup() as group:
+                for peer in peers[:ASKED_AT_ONCE]:
+                    group.create_task(ask(peer))
+        held = {node for node, record in records.items() if record is not None and record.holds(segment.number)}
+        return [peer for peer in peers if peer.node_id in held]
 
     async def _residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
         key = (peer.node_id, snapshot)
@@ -87,4 +113,8 @@ class Sources:
         except Unavailable:
             record = None
         self._records[key] = (now, record)
+        if len(self._records) > KEPT_RECORDS:
+            self._records = {
+                known: entry for known, entry in self._records.items() if now - entry[0] < RESIDENCY_MAX_AGE
+            }
         return record

@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
+from hoard_p2p.catalog.reader import Catalog
+from hoard_p2p.catalog.root import MAX_CATALOG
 from hoard_p2p.cluster.agent import ClusterAgent, Greeting
 from hoard_p2p.cluster.discovery import Advert, parse_discovery
 from hoard_p2p.cluster.membership import IdConflict, Membership
@@ -30,7 +32,7 @@ from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.parts import Counters, MountRecord, NodeParts, ReadPattern
 from hoard_p2p.peer import ClusterView, Peer
-from hoard_p2p.placement import weight_of
+from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.bulk import BulkClient
 from hoard_p2p.transfer.wire import Announcement, Hello
@@ -48,6 +50,10 @@ SETTLE_SECONDS = 10.0
 
 QUIET_SECONDS = 2.0
 KEPT_SEGMENTS = 32
+PULLS_AT_ONCE = 4
+PULL_TIMEOUT = 120.0
+MOST_REPLICAS = 16
+SPARE_HOMES = 4
 CLONE_SECONDS = 30.0
 """A node that meets its own id at another address within this time of its start is the later of the two."""
 
@@ -91,6 +97,7 @@ class Node:
             place=self.keeper.place,
             group=self.group,
             executor=self.executor,
+            max_catalog=min(MAX_CATALOG, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4),
         )
         self._patterns: dict[SnapshotId, ReadPattern] = {}
         self._segments: OrderedDict[tuple[SnapshotId, int], Segment] = OrderedDict()
@@ -208,6 +215,7 @@ class Node:
         root = await self.blocking(self.names.root, snapshot)
         if root is not None:
             return root
+        await self.settled()
         found: list[bytes] = []
 
         async def ask(peer: Peer) -> None:
@@ -235,6 +243,7 @@ class Node:
         try:
             return self.names.resolve(text)
         except SnapshotUnknown:
+            await self.settled()  # a node that has just started knows few peers yet
             await self.ask_names()
             return self.names.resolve(text)
 
@@ -276,7 +285,7 @@ class Node:
         """Quarantine a place if its bytes are wrong indeed."""
         if await self.blocking(self._is_wrong, chunk, wrong):
             await self.blocking(self.store.quarantine, chunk.chunk_id, wrong)
-            self.held.forget()
+            await self.blocking(self.held.forget)
             self.counters.quarantined += 1
             log.warning("chunk %s was damaged in slab %d; fetching it again", short(chunk.chunk_id), wrong.slab)
 
@@ -297,27 +306,37 @@ class Node:
                 self.fetcher.start(self._segment(opened, ahead))
 
     async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer) -> list[int]:
-        """Bring segments here because this node is their home, from `source` first; those that are durable then.
+        """Bring segments here because this node is a home of them, from `source` first; those that are durable then.
 
-        Raises NotFound, Unavailable, Corrupt, BadRequest, StoreFailed."""
+        Segments that this node's own view gives to other homes are left alone, whoever asks. Raises NotFound,
+        Unavailable, Corrupt, BadRequest, StoreFailed."""
         opened = await self.open(snapshot, first=source)
         catalog = opened.catalog
         if any(segment >= catalog.segments for segment in segments):
             raise BadRequest(f"snapshot {short(snapshot)} has {catalog.segments} segments")
+        mine = [number for number in dict.fromkeys(segments) if self._may_keep(catalog, number)]
         mark = self.writer.mark()
-        limit = asyncio.Semaphore(4)
+        limit = asyncio.Semaphore(PULLS_AT_ONCE)
 
         async def one(number: int) -> None:
             async with limit:
-                await self.fetcher.whole(segment_of(catalog, snapshot, number), first=source)
+                await self.fetcher.whole(self._segment(opened, number), timeout=PULL_TIMEOUT, first=source)
 
         async with asyncio.TaskGroup() as group:
-            for number in segments:
+            for number in mine:
                 group.create_task(one(number))
         await self.blocking(self.writer.flush, mark)
-        stored = [number for number in segments if await self.blocking(self.held.whole, catalog, number)]
+        stored = [number for number in mine if await self.blocking(self.held.whole, catalog, number)]
         await self.blocking(self.store.add_holds, snapshot, stored)
         return stored
+
+    def _may_keep(self, catalog: Catalog, number: int) -> bool:
+        """Whether a copy of a segment belongs here by this node's own view, with some slack: a home that is away or
+        full is replaced by the next in order, and views may differ for a while."""
+        key = catalog.placement_key(number)
+        peers = self.agent.view().peers
+        allowed = homes(peers, key, MOST_REPLICAS + SPARE_HOMES) if key is not None else ()
+        return any(peer.node_id == self.me.node_id for peer in allowed)
 
     async def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
         """Remove a snapshot from the cluster; the names it had. Raises SnapshotUnknown, and Refused while it is named
@@ -333,14 +352,13 @@ class Node:
         return names
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
-        record = self.names.snapshot(snapshot)
-        if record is None or record.removed:
-            return None
-        try:
-            opened = await self.open(snapshot)
-        except (SnapshotUnknown, Unavailable):
-            return None
-        return await self.blocking(self.held.residency, snapshot, opened.catalog)
+        opened = await self.open_local(snapshot)
+        return None if opened is None else await self.blocking(self.held.residency, snapshot, opened.catalog)
+
+    async def open_local(self, snapshot: SnapshotId) -> OpenSnapshot | None:
+        """The snapshot if its catalog is on this disk; asks no peer."""
+        root = await self.blocking(self.names.root, snapshot)
+        return None if root is None else await self.catalogs.local(snapshot, root)
 
     async def keep_published(self, root: bytes, record: SnapshotRecord) -> OpenSnapshot:
         """Keep a root that was just ingested, not yet shown, and open its catalog."""

@@ -5,7 +5,6 @@ import fcntl
 import logging
 import mmap
 import os
-import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -16,7 +15,7 @@ from itertools import accumulate
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import CatalogRun, Root, check, decode_list
 from hoard_p2p.catalog.root import decode as decode_root
-from hoard_p2p.errors import ChunkCorrupt
+from hoard_p2p.errors import ChunkCorrupt, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.fetch.singleflight import SingleFlight
@@ -32,21 +31,48 @@ OPEN_CATALOGS = 64
 OPEN_BYTES = 4 << 30
 """Bytes of catalogs kept open without a user here; mounts hold their own descriptor."""
 
-FIRST_COPY = 3
+ROUNDS = 3
 """A catalog chunk that is wrong on disk is fetched again; after so many rounds it is given up."""
 
 GetRoot = Callable[[SnapshotId], Awaitable[bytes]]
 """The encoded root from here or from a peer. Raises SnapshotUnknown."""
 
 
+class Memfd:
+    """An anonymous file that is closed when nobody refers to it: a thread that writes into it may outlive the task that
+    wanted it, and a number that was closed meanwhile could be another file's."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, size: int) -> None:
+        self.fd = os.memfd_create("hoard-catalog", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
 @dataclass(frozen=True, eq=False)
 class OpenSnapshot:
-    """A snapshot with its catalog open. `fd` is the sealed memfd; it is closed with the last user of this object."""
+    """A snapshot with its catalog open, in a sealed memfd."""
 
     id: SnapshotId
     root: Root
     catalog: Catalog
-    fd: int
+    file: Memfd
+
+    @property
+    def fd(self) -> int:
+        return self.file.fd
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """How a catalog is to be had: until when (of the loop's clock), from whom first, and whether from peers at all."""
+
+    end: float
+    first: Peer | None = None
+    fetch: bool = True
 
 
 class Catalogs:
@@ -61,13 +87,16 @@ class Catalogs:
         place: Callable[[ChunkId], Place | None],
         group: asyncio.TaskGroup,
         executor: Executor,
+        max_catalog: int,
     ) -> None:
+        """`max_catalog`: bytes of the longest catalog that is opened, since it takes so much memory."""
         self._store = store
         self._fetcher = fetcher
         self._get_root = get_root
         self._place = place
         self._executor = executor
-        self._loads: SingleFlight[SnapshotId, OpenSnapshot] = SingleFlight(group)
+        self._max_catalog = max_catalog
+        self._loads: SingleFlight[tuple[SnapshotId, bool], OpenSnapshot] = SingleFlight(group)
         self._open: OrderedDict[SnapshotId, OpenSnapshot] = OrderedDict()
 
     async def open(self, snapshot: SnapshotId, *, timeout: float, first: Peer | None = None) -> OpenSnapshot:
@@ -75,12 +104,23 @@ class Catalogs:
 
         Raises SnapshotUnknown, CatalogCorrupt, and Unavailable when `timeout` seconds were not enough."""
         known = self._open.get(snapshot)
-        if known is not None:
-            self._open.move_to_end(snapshot)
-            return known
-        opened = await self._loads.do(snapshot, partial(self._load, snapshot, timeout, first))
-        self._remember(opened)
-        return opened
+        if known is None:
+            wish = _Wish(asyncio.get_running_loop().time() + timeout, first)
+            known = await self._loads.do((snapshot, True), partial(self._load, snapshot, wish))
+        self._remember(known)
+        return known
+
+    async def local(self, snapshot: SnapshotId, root: bytes) -> OpenSnapshot | None:
+        """The snapshot if its whole catalog is on this disk, None if not: asks no peer. Raises CatalogCorrupt."""
+        known = self._open.get(snapshot)
+        if known is None:
+            wish = _Wish(0.0, fetch=False)
+            try:
+                known = await self._loads.do((snapshot, False), partial(self._build, snapshot, root, wish))
+            except Unavailable:
+                return None
+        self._remember(known)
+        return known
 
     def peek(self, snapshot: SnapshotId) -> OpenSnapshot | None:
         """The snapshot if it is open now. Free."""
@@ -95,60 +135,63 @@ class Catalogs:
     def _size(self) -> int:
         return sum(opened.root.catalog_length for opened in self._open.values())
 
-    async def _load(self, snapshot: SnapshotId, timeout: float, first: Peer | None) -> OpenSnapshot:
-        root = decode_root(await self._get_root(snapshot))
+    async def _load(self, snapshot: SnapshotId, wish: _Wish) -> OpenSnapshot:
+        return await self._build(snapshot, await self._get_root(snapshot), wish)
+
+    async def _build(self, snapshot: SnapshotId, encoded: bytes, wish: _Wish) -> OpenSnapshot:
+        root = decode_root(encoded, max_catalog=self._max_catalog)
         runs: Sequence[CatalogRun] = root.catalog_runs
         if root.catalog_list is not None:
-            listed = await self._bytes(snapshot, root.catalog_list, timeout, first)
-            runs = decode_list(listed, root)
-        fd = await self._assemble(snapshot, runs, timeout, first)
-        try:
-            mapped = mmap.mmap(fd, root.catalog_length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-            opened = OpenSnapshot(snapshot, root, Catalog(mapped), fd)
-            check(root, opened.catalog)
-        except BaseException:
-            os.close(fd)
-            raise
-        weakref.finalize(opened, os.close, fd)
+            listed = await self._assemble(snapshot, [root.catalog_list], wish)
+            runs = decode_list(os.pread(listed.fd, root.catalog_list.length, 0), root)
+        file = await self._assemble(snapshot, runs, wish)
+        mapped = mmap.mmap(file.fd, root.catalog_length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+        opened = OpenSnapshot(snapshot, root, Catalog(mapped), file)
+        check(root, opened.catalog)
         return opened
 
-    async def _bytes(self, snapshot: SnapshotId, run: CatalogRun, timeout: float, first: Peer | None) -> bytes:
-        fd = await self._assemble(snapshot, [run], timeout, first)
-        try:
-            return os.pread(fd, run.length, 0)
-        finally:
-            os.close(fd)
-
-    async def _assemble(
-        self, snapshot: SnapshotId, runs: Sequence[CatalogRun], timeout: float, first: Peer | None
-    ) -> int:
+    async def _assemble(self, snapshot: SnapshotId, runs: Sequence[CatalogRun], wish: _Wish) -> Memfd:
         """A sealed memfd that holds the chunks of `runs` one after the other, each verified now; holes stay zeros."""
-        loop = asyncio.get_running_loop()
         wanted = tuple(Wanted(at, run.chunk_id, run.length) for at, run in enumerate(runs) if run.chunk_id != HOLE)
         ends = list(accumulate(run.length for run in runs))
         segment = Segment(snapshot, CATALOG_SEGMENT, wanted, wanted[-1].chunk_id if wanted else HOLE)
-        fd = os.memfd_create("hoard-catalog", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(fd, ends[-1])
-            todo = await loop.run_in_executor(self._executor, self._copy, fd, ends, wanted)
-            for _ in range(FIRST_COPY):
-                if not todo:
-                    break
-                await self._fetcher.whole(segment, first=first)
-                for chunk in todo:
-                    await self._fetcher.chunk(segment, chunk, timeout=timeout)
-                todo = await loop.run_in_executor(self._executor, self._copy, fd, ends, todo)
-            if todo:
-                raise ChunkCorrupt(f"catalog chunk {short(todo[0].chunk_id)} of {short(snapshot)} stays wrong on disk")
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        file = Memfd(ends[-1])
+        todo: Sequence[Wanted] = await self._copy_into(file, ends, wanted)
+        for _ in range(ROUNDS):
+            if not todo:
+                break
+            if not wish.fetch:
+                raise Unavailable(f"{len(todo)} chunks of the catalog of {short(snapshot)} are not here")
+            todo = await self._copy_into(file, ends, await self._fetch(segment, todo, file, ends, wish))
+        if todo:
+            raise ChunkCorrupt(f"catalog chunk {short(todo[0].chunk_id)} of {short(snapshot)} stays wrong on disk")
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(file.fd, fcntl.F_ADD_SEALS, seals)
+        return file
 
-    def _copy(self, fd: int, ends: Sequence[int], todo: Sequence[Wanted]) -> list[Wanted]:
-        """Copy the chunks `todo` into their places; those that are not here, or were wrong and are quarantined now."""
+    async def _fetch(
+        self, segment: Segment, todo: Sequence[Wanted], file: Memfd, ends: Sequence[int], wish: _Wish
+    ) -> list[Wanted]:
+        """Have the chunks `todo` brought here; those that are on this disk now, and are to be copied from it."""
+        loop = asyncio.get_running_loop()
+        await self._fetcher.whole(segment, timeout=wish.end - loop.time(), first=wish.first)
+        stored = []
+        for chunk in todo:
+            landed = await self._fetcher.chunk(segment, chunk, timeout=wish.end - loop.time())
+            if landed.place is None:  # I5: it matched its id on arrival and could not be stored
+                os.pwrite(file.fd, landed.data, ends[chunk.run] - chunk.length)
+            else:
+                stored.append(chunk)
+        return stored
+
+    async def _copy_into(self, file: Memfd, ends: Sequence[int], todo: Sequence[Wanted]) -> list[Wanted]:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._copy, file, ends, todo)
+
+    def _copy(self, file: Memfd, ends: Sequence[int], todo: Sequence[Wanted]) -> list[Wanted]:
+        """Copy the chunks `todo` into their places; those that are not here, or were wrong and are quarantined now.
+
+        Runs in a thread, which may go on after its caller was cancelled.
+        """
         reader = self._store.reader()
         left = []
         for chunk in todo:
@@ -167,5 +210,5 @@ class Catalogs:
                 self._store.quarantine(chunk.chunk_id, place)
                 left.append(chunk)
             else:
-                os.pwrite(fd, buffer, ends[chunk.run] - chunk.length)
+                os.pwrite(file.fd, buffer, ends[chunk.run] - chunk.length)
         return left

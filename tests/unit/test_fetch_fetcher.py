@@ -119,7 +119,8 @@ def test_the_first_home_is_asked_and_the_whole_segment_arrives() -> None:
     async def scenario(fetcher: Fetcher) -> None:
         landed = await fetcher.chunk(SEGMENT, CHUNKS[4], timeout=5)
         assert landed.place is not None
-        assert await fetcher.whole(SEGMENT)
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == []
         assert fetcher.received == sum(map(len, DATA))
 
     cluster.run(scenario)
@@ -148,7 +149,8 @@ def test_a_home_that_sends_wrong_bytes_is_shunned_and_counted() -> None:
     cluster.network.holdings[liar] = {identifier: b"x" * len(data) for identifier, data in ALL.items()}
 
     async def scenario(fetcher: Fetcher) -> None:
-        assert await fetcher.whole(SEGMENT)
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == []
 
     cluster.run(scenario)
     assert cluster.favour.counted == {liar: 1}
@@ -162,7 +164,8 @@ def test_a_holder_that_is_no_home_is_found_by_its_residency_record() -> None:
     cluster.records = {holder}
 
     async def scenario(fetcher: Fetcher) -> None:
-        assert await fetcher.whole(SEGMENT)
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == []
 
     cluster.run(scenario)
     assert {node for node, _ in cluster.network.fetched} == {holder}
@@ -176,7 +179,8 @@ def test_chunks_spread_over_peers_that_no_record_names_are_gathered() -> None:
     cluster = Cluster(holdings)
 
     async def scenario(fetcher: Fetcher) -> None:
-        assert await fetcher.whole(SEGMENT)
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == []
 
     cluster.run(scenario)
     assert cluster.keeper.ends == [True]
@@ -229,6 +233,81 @@ def test_a_full_disk_fails_no_read() -> None:
         assert (landed.place, landed.data) == (None, DATA[2])
 
     cluster.run(scenario)
+
+
+@pytest.mark.expect_warnings
+def test_on_a_full_disk_a_reader_that_comes_after_its_chunk_did_gets_it_too() -> None:
+    cluster = Cluster(everywhere())
+    cluster.keeper.full = True
+    passed, go_on = threading.Event(), threading.Event()
+    plain = cluster.network.fetch
+
+    def in_halves(
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        def deliver_and_stop(index: int, data: memoryview) -> None:
+            deliver(index, data)
+            if index == 2:
+                passed.set()
+                assert go_on.wait(10)
+
+        return plain(peer, wanted, deliver_and_stop, timeout=timeout)
+
+    cluster.network.fetch = in_halves  # type: ignore[method-assign]  # the same peers, behind a gate
+
+    async def scenario(fetcher: Fetcher) -> None:
+        fetcher.start(SEGMENT)
+        assert await asyncio.to_thread(passed.wait, 10)
+        async with asyncio.TaskGroup() as group:
+            late = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5))
+            await asyncio.sleep(0)
+            go_on.set()
+        assert late.result().data == DATA[1]
+
+    cluster.run(scenario)
+
+
+def test_a_peer_that_stalls_does_not_hold_up_a_fetch_with_a_deadline() -> None:
+    cluster = Cluster(everywhere())
+    stalled = threading.Event()
+
+    def stall(
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        stalled.wait(10)
+        return []
+
+    cluster.network.fetch = stall  # type: ignore[method-assign]  # never answers while the test looks
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.whole(SEGMENT, timeout=0.2)
+        assert cluster.keeper.missing(SEGMENT) == list(CHUNKS)
+        stalled.set()
+
+    cluster.run(scenario)
+
+
+def test_all_peers_are_asked_for_a_catalog_whatever_their_records_say() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)}, records=(1, 2, 3, 4))
+    last = cluster.order()[3]
+    cluster.network.holdings[last] = dict(ALL)
+    catalog = Segment(SNAPSHOT, -1, CHUNKS, CHUNKS[-1].chunk_id)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.whole(catalog, timeout=5)
+        assert cluster.keeper.missing(catalog) == []
+
+    cluster.run(scenario)
+    assert not Residency(SNAPSHOT, last, 1, b"\xff").holds(-1)
+    assert not Residency(SNAPSHOT, last, 1, b"").holds(-1)
 
 
 def test_readers_of_one_segment_share_one_flight() -> None:

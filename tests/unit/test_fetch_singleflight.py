@@ -94,3 +94,22 @@ def test_a_failed_load_fails_its_callers_and_is_tried_anew_by_the_next() -> None
         assert await flights.do("k", succeed) == 8
 
     run(scenario)
+
+
+def test_a_cancelled_load_does_not_end_the_sharing_of_the_next_one() -> None:
+    async def scenario(flights: SingleFlight[str, int]) -> None:
+        first, second = Gate(), Gate()
+        async with asyncio.TaskGroup() as callers:
+            leaver = callers.create_task(flights.do("k", first.load))
+            await first.started.wait()
+            leaver.cancel()
+            early = callers.create_task(flights.do("k", second.load))
+            await second.started.wait()
+            await asyncio.wait_for(first.ended.wait(), 5)
+            await asyncio.sleep(0)
+            late = callers.create_task(flights.do("k", second.load))
+            await asyncio.sleep(0)
+            second.open.set()
+        assert (early.result(), late.result(), second.starts) == (7, 7, 1)
+
+    run(scenario)
