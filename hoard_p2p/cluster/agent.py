@@ -122,12 +122,6 @@ class ClusterAgent:
         the one that started later."""
         return self._membership.conflicts()
 
-    def report_ok(self, node_id: NodeId) -> None:
-        """A request to the peer succeeded."""
-        peer = self._membership.view().by_id.get(node_id)
-        if peer is not None:
-            self._membership.contact_ok(peer, self._clock())
-
     def report_failure(self, node_id: NodeId) -> None:
         """A request to the peer failed: it is suspect from now on, and probed soon."""
         self._membership.contact_failed(node_id, self._clock())

@@ -13,18 +13,11 @@ _IFREQ_SIZE = 40
 _NAME_SIZE = 16
 _MAX_INTERFACES = 1024
 
-LOOPBACK = "127.0.0.1"
-
 
 def up_addresses() -> tuple[str, ...]:
     """The addresses of interfaces that are up, sorted, loopback included. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return tuple(sorted({address for name, address in _configured(probe) if _is_up(probe, name)}))
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an IPv4 address is of 127.0.0.0/8."""
-    return address.startswith("127.")
 
 
 def _configured(probe: socket.socket) -> list[tuple[bytes, str]]:

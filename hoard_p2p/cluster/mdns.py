@@ -17,7 +17,7 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 from hoard_p2p.cluster import interfaces
 from hoard_p2p.cluster.addresses import Address, Advert, Found
 from hoard_p2p.errors import Unavailable
-from hoard_p2p.peer import WIRE_VERSION
+from hoard_p2p.peer import WIRE_VERSION, is_loopback, is_wildcard
 
 log = logging.getLogger(__name__)
 
@@ -28,22 +28,21 @@ LOOKUP_TIME = 3000
 """Milliseconds to wait for the record of an instance that was seen."""
 REGISTER_TIME = 5.0
 CLOSE_TIME = 1.5
-WILDCARDS = ("0.0.0.0", "::", "")
 
 
 def advertised(host: str, up: tuple[str, ...]) -> tuple[str, ...]:
     """The IPv4 addresses to advertise for a server that listens on `host`, when `up` are the addresses of this
     machine: for a wildcard all but loopback, loopback only if there is nothing else."""
-    if host not in WILDCARDS:
+    if not is_wildcard(host):
         return (host,)
-    return tuple(address for address in up if not interfaces.is_loopback(address)) or up[:1]
+    return tuple(address for address in up if not is_loopback(address)) or up[:1]
 
 
 def spoken_on(host: str, up: tuple[str, ...]) -> tuple[str, ...]:
     """The interface addresses to speak mDNS on. Loopback is always one, so that nodes of one machine meet; a server
     that only listens there is of no use to others and is not shown to them."""
-    if interfaces.is_loopback(host):
-        return tuple(address for address in up if interfaces.is_loopback(address))
+    if is_loopback(host):
+        return tuple(address for address in up if is_loopback(address))
     return up
 
 

@@ -5,7 +5,8 @@ how peers are discovered or asked.
 
 States: HEARD (somebody named the node; nobody here reached it yet) -> ALIVE (it answered) -> SUSPECT (a contact failed;
 still in the view, so that placement does not move for a hiccup, but asked last) -> DEAD (it stayed silent; out of the
-view). An answer makes any of them ALIVE at once. LEFT: it said so; the same incarnation does not come back.
+view). An answer makes any of them ALIVE at once. LEFT: somebody said that it leaves, and then it did not answer; as
+DEAD otherwise. A goodbye alone proves nothing, since anybody can say it in another's name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,10 @@ class State(Enum):
     SUSPECT = "suspect"
     DEAD = "dead"
     LEFT = "left"
+
+
+OUTSIDE = (State.HEARD, State.DEAD, State.LEFT)
+"""States of peers that are not in the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,13 @@ class Timing:
     retry_most: float = 60.0
     forget_after: float = 3600.0
     conflict_shown: float = 60.0
+    leave_believed: float = 10.0
 
 
 _TIMING = Timing()
 MAX_KNOWN = 8192
 """Peers remembered at most; hearsay beyond it is dropped, so that a stranger cannot fill the memory."""
+MOST_WEIGHT = 4
 MAX_FORMER = 8
 MAX_BURST = 64
 """Probes of peers not in the view, in one tick."""
@@ -82,7 +89,8 @@ MAX_BURST = 64
 @dataclass(slots=True)
 class _Entry:
     """One known peer. `candidate` is the same node at another address, to be tried once. `answered` is the record that
-    the process of `boot` gave last; `former` has the same of processes that answered under this id before."""
+    the process of `boot` gave last; `former` has the same of processes that answered under this id before. `leaving`:
+    when it said goodbye, None if it did not lately; `ask_now`: to be probed with the next `due`."""
 
     peer: Peer
     state: State
@@ -91,6 +99,8 @@ class _Entry:
     failures: int = 0
     next_try: float = 0.0
     candidate: Peer | None = None
+    leaving: float | None = None
+    ask_now: bool = False
     answered: Peer = field(init=False)
     boot: bytes = b""
     former: dict[bytes, Peer] = field(default_factory=dict)
@@ -124,8 +134,6 @@ class Membership:
         if entry is None:
             if len(self._entries) < MAX_KNOWN:
                 self._entries[peer.node_id] = _Entry(peer, State.HEARD, now, next_try=now)
-        elif entry.state is State.LEFT and peer.incarnation <= entry.peer.incarnation:
-            return
         elif peer.incarnation > entry.peer.incarnation or self._is_other_way(entry, peer):
             entry.candidate = peer
 
@@ -139,8 +147,8 @@ class Membership:
         entry = self._entries.get(peer.node_id)
         if entry is None:
             entry = self._entries[peer.node_id] = _Entry(peer, State.HEARD, now)
-        if entry.state is State.LEFT and not self._came_back(entry, peer, boot):
-            return
+        if peer.incarnation > entry.peer.incarnation or boot != entry.boot:
+            entry.leaving = None  # that was another start
         self._note_boot(entry, peer, boot, now)
         if entry.state is State.ALIVE and peer.incarnation < entry.peer.incarnation:
             return  # another process with its id; the record of the later start stands
@@ -160,15 +168,22 @@ class Membership:
                 entry.candidate = None
             return
         entry.failures += 1
-        if entry.state is State.ALIVE:
+        if at is not None and entry.leaving is not None:
+            entry.leaving = None
+            self._change(entry, State.LEFT, now)
+            entry.next_try = now + self._backoff(entry)
+        elif entry.state is State.ALIVE:
             self._change(entry, State.SUSPECT, now)
 
     def left(self, node_id: NodeId, incarnation: int, now: float) -> None:
-        """The node said goodbye. Ignored if a later incarnation is known."""
+        """Somebody said that the node leaves: it is probed at once and in every tick for some seconds, in which the
+        first failure is enough. It may answer for a moment longer. Ignored if a later incarnation is known."""
         entry = self._entries.get(node_id)
-        if entry is not None and incarnation >= entry.peer.incarnation:
-            entry.candidate = None
-            self._change(entry, State.LEFT, now)
+        if entry is None or incarnation < entry.peer.incarnation or entry.state in OUTSIDE or entry.leaving is not None:
+            return
+        entry.leaving, entry.ask_now = now, True
+        if entry.state is State.ALIVE:
+            self._change(entry, State.SUSPECT, now)
 
     def tick(self, now: float) -> list[Command]:
         """Let time pass: declares deaths, forgets the long dead, and returns what to probe now."""
@@ -180,22 +195,26 @@ class Membership:
             if now - seen < self.timing.conflict_shown
         }
         probes = self.due(now)
-        probes += [Probe(entry.peer) for entry in self._entries.values() if entry.state is State.SUSPECT]
+        doubted = (
+            entry for entry in self._entries.values() if entry.state is State.SUSPECT or entry.leaving is not None
+        )
+        probes += [Probe(entry.peer) for entry in doubted]
         probes += [Probe(self._entries[node_id].peer) for node_id in self._next_of_round()]
         return probes
 
     def due(self, now: float) -> list[Command]:
-        """The part of `tick` that need not wait for it: probes of peers just heard of, and of other addresses."""
-        return [Probe(peer) for peer in (*self._candidates(), *self._due(now))]
+        """The part of `tick` that need not wait for it: probes of peers just heard of or said to leave, and of other
+        addresses."""
+        return [Probe(peer) for peer in (*self._candidates(), *self._said_to_leave(), *self._due(now))]
 
     # --- what is known
 
     def view(self) -> ClusterView:
-        """Me and the peers that are ALIVE or SUSPECT. The same object until something changes."""
+        """Me and the peers that are ALIVE or SUSPECT, with bounded weights. The same object until something changes."""
         if self._view is None:
-            peers = [entry.peer for entry in self._entries.values() if entry.state in (State.ALIVE, State.SUSPECT)]
+            peers = [entry.peer for entry in self._entries.values() if entry.state not in OUTSIDE]
             ordered = sorted([self._me, *peers], key=lambda peer: peer.node_id)
-            self._view = ClusterView(self._me.node_id, tuple(ordered))
+            self._view = ClusterView(self._me.node_id, bounded_weights(ordered))
         return self._view
 
     def suspects(self) -> frozenset[NodeId]:
@@ -217,10 +236,6 @@ class Membership:
 
     def _is_other_way(self, entry: _Entry, peer: Peer) -> bool:
         return entry.state is not State.ALIVE and _address(peer) != _address(entry.peer)
-
-    def _came_back(self, entry: _Entry, peer: Peer, boot: bytes) -> bool:
-        """A node that says goodbye still answers for a moment; only another start is a return."""
-        return peer.incarnation > entry.peer.incarnation or (bool(boot) and bool(entry.boot) and boot != entry.boot)
 
     def _note_boot(self, entry: _Entry, peer: Peer, boot: bytes, now: float) -> None:
         """A process that was replaced cannot answer again: if it does, two of them run. When one takes over at another
@@ -260,10 +275,12 @@ class Membership:
 
     def _age(self, entry: _Entry, now: float) -> None:
         timing, age = self.timing, now - entry.since
+        if entry.leaving is not None and now - entry.leaving >= timing.leave_believed:
+            entry.leaving = None
         if entry.state is State.SUSPECT and age >= timing.dead_after and entry.failures >= timing.dead_failures:
             self._change(entry, State.DEAD, now)
             entry.next_try = now + self._backoff(entry)
-        elif entry.state in (State.HEARD, State.DEAD, State.LEFT) and age >= timing.forget_after:
+        elif entry.state in OUTSIDE and age >= timing.forget_after:
             del self._entries[entry.peer.node_id]
 
     def _backoff(self, entry: _Entry) -> float:
@@ -276,9 +293,15 @@ class Membership:
                 yield entry.candidate
                 entry.candidate = None
 
+    def _said_to_leave(self) -> Iterator[Peer]:
+        for entry in self._entries.values():
+            if entry.ask_now:
+                entry.ask_now = False
+                yield entry.peer
+
     def _due(self, now: float) -> Iterator[Peer]:
         """Peers outside the view whose time to be tried again has come."""
-        outside = (entry for entry in self._entries.values() if entry.state in (State.HEARD, State.DEAD))
+        outside = (entry for entry in self._entries.values() if entry.state in OUTSIDE)
         due = [entry for entry in outside if entry.next_try <= now]
         for entry in due[:MAX_BURST]:
             entry.next_try = now + self._backoff(entry)
@@ -300,6 +323,15 @@ class Membership:
     def _is_alive(self, node_id: NodeId) -> bool:
         entry = self._entries.get(node_id)
         return entry is not None and entry.state is State.ALIVE
+
+
+def bounded_weights(peers: Sequence[Peer]) -> tuple[Peer, ...]:
+    """The peers as plans are to see them: none weighs more than `MOST_WEIGHT` times the (lower) median. Without a key
+    a weight is only a claim, and one that is high enough would make its node the home of everything. The same on all
+    nodes that see the same peers, so that they plan alike (I7)."""
+    weights = sorted(peer.weight for peer in peers if peer.weight > 0) or [0]
+    most = MOST_WEIGHT * weights[(len(weights) - 1) // 2]
+    return tuple(replace(peer, weight=most) if peer.weight > most else peer for peer in peers)
 
 
 def _address(peer: Peer) -> tuple[str, int]:

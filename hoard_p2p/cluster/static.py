@@ -9,6 +9,7 @@ from pathlib import Path
 from hoard_p2p.cluster.addresses import Address, Found
 from hoard_p2p.config import parse_listen
 from hoard_p2p.errors import BadRequest
+from hoard_p2p.peer import is_wildcard
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def read_address_file(path: Path) -> list[Address]:
 def parse_address(text: str) -> Address:
     """The peer that HOST:PORT names. Raises BadRequest."""
     host, port = parse_listen(text.strip())
-    if not port or host == "0.0.0.0":
+    if not port or is_wildcard(host):
         raise BadRequest(f"{text!r} names no peer; write HOST:PORT")
     return Address(host, port)
 

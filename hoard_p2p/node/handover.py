@@ -8,16 +8,20 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
 
 from hoard_p2p.errors import Unavailable
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.placement import homes, rank
+from hoard_p2p.placement import homes
 
 log = logging.getLogger(__name__)
 
 BATCH_SEGMENTS = 16
 """Segments asked of a home in one request: 128 MiB on average, so that progress shows and a failure costs little."""
+
+SPARE = 2
+"""Nodes that are remembered per segment after its homes; the whole order of a large cluster takes too much memory."""
 
 Adopt = Callable[[Peer, Sequence[int]], Awaitable[Sequence[int]]]
 """Ask a home to pull segments; the ones that are durable there. Raises Unavailable."""
@@ -27,48 +31,60 @@ class Copies:
     """Which homes hold which segments by now, and whom to ask next. Pure.
 
     `keys`: segment -> placement key, for segments that hold data. The publisher holds everything, and counts for the
-    segments that it is a home of.
+    segments that it is a home of. Construction and `next_round` take about a second for a million pairs of segment and
+    node; the rest is cheap. One caller at a time.
     """
 
     def __init__(self, view: ClusterView, keys: Mapping[int, ChunkId], replicas: int) -> None:
         self._view = view
         self._wanted = min(replicas, len(view.peers))
-        self._replicas = replicas
         self._keys = keys
-        self._holders: dict[int, int] = {}
-        self._refused: dict[int, set[NodeId]] = defaultdict(set)
-        self._open = set(keys)
-        self._mine: list[int] = []
-        for segment, key in keys.items():
-            here = any(peer.node_id == view.me for peer in homes(view.peers, key, replicas))
-            self._holders[segment] = int(here)
-            if here:
-                self._mine.append(segment)
+        self._orders = {segment: homes(view.peers, key, replicas + SPARE) for segment, key in keys.items()}
+        self._asked: dict[int, set[NodeId]] = defaultdict(set)
+        self._mine = [
+            segment
+            for segment, order in self._orders.items()
+            if any(peer.node_id == view.me for peer in order[:replicas])
+        ]
+        self._holders = dict.fromkeys(keys, 0) | dict.fromkeys(self._mine, 1)
+        self._open = {segment for segment, count in self._holders.items() if count < self._wanted}
+        self._settled = len(keys) - len(self._open)
 
     def next_round(self) -> dict[Peer, list[int]]:
         """For each peer the segments to ask it for; empty when every segment has its copies or nobody is left."""
         plan: dict[Peer, list[int]] = defaultdict(list)
         for segment in sorted(self._open):
-            needed = self._wanted - self._holders[segment]
-            chosen = [peer for peer in self._order(segment) if peer.node_id not in self._refused[segment]]
-            for peer in chosen[: max(needed, 0)]:
+            chosen = self._next_homes(segment)
+            for peer in chosen:
                 plan[peer].append(segment)
-            if needed <= 0 or not chosen:
+            if not chosen:
                 self._open.discard(segment)
         return plan
 
-    def _order(self, segment: int) -> list[Peer]:
-        key = self._keys[segment]
-        first = homes(self._view.peers, key, self._replicas)
-        rest = [peer for peer in rank(self._view.peers, key) if peer not in first]
-        return [peer for peer in (*first, *rest) if peer.node_id != self._view.me]
+    def _next_homes(self, segment: int) -> list[Peer]:
+        """The best nodes that were not asked yet, as many as copies are missing."""
+        needed = self._wanted - self._holders[segment]
+        left = self._not_asked(segment)
+        if len(left) < needed and len(self._orders[segment]) < len(self._view.peers):
+            self._orders[segment] = homes(self._view.peers, self._keys[segment], len(self._view.peers))
+            left = self._not_asked(segment)
+        return left[:needed]
+
+    def _not_asked(self, segment: int) -> list[Peer]:
+        asked = self._asked.get(segment, set()) | {self._view.me}
+        return [peer for peer in self._orders[segment] if peer.node_id not in asked]
 
     def answered(self, peer: Peer, asked: Sequence[int], stored: Sequence[int]) -> None:
         """`peer` holds `stored` of the segments it was asked for; it will not be asked for any of them again."""
         kept = set(stored)
         for segment in asked:
+            if peer.node_id in self._asked[segment]:
+                continue
+            self._asked[segment].add(peer.node_id)
             self._holders[segment] += segment in kept
-            self._refused[segment].add(peer.node_id)
+            if segment in self._open and self._holders[segment] >= self._wanted:
+                self._open.discard(segment)
+                self._settled += 1
 
     def mine(self) -> list[int]:
         """Segments that the publisher itself is a home of."""
@@ -76,19 +92,23 @@ class Copies:
 
     def settled(self) -> int:
         """Segments that have all their copies."""
-        return sum(count >= self._wanted for count in self._holders.values())
+        return self._settled
 
     def under_replicated(self) -> list[int]:
         """Segments with fewer copies than min(replicas, nodes in the view)."""
         return [segment for segment, count in self._holders.items() if count < self._wanted]
 
 
-async def hand_over(copies: Copies, adopt: Adopt, report: Callable[[int], Awaitable[None]]) -> list[int]:
+async def hand_over(
+    copies: Copies, adopt: Adopt, report: Callable[[int], Awaitable[None]], *, executor: Executor | None = None
+) -> list[int]:
     """Ask homes until every segment has its copies; the segments that could not have them all.
 
-    `report` is called with the number of settled segments. All homes pull at the same time, one batch each.
+    `report` is called with the number of settled segments. All homes pull at the same time, one batch each. Rounds are
+    planned in `executor`, while nobody is being asked.
     """
-    while plan := copies.next_round():
+    loop = asyncio.get_running_loop()
+    while plan := await loop.run_in_executor(executor, copies.next_round):
         async with asyncio.TaskGroup() as group:
             for peer, segments in plan.items():
                 group.create_task(_hand_to(peer, segments, copies, adopt, report))

@@ -1,18 +1,18 @@
 """Publishing on this node, from the open directory to a snapshot that the cluster sees (I11)."""
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
-from hoard_p2p.errors import Refused, StoreFailed, Unavailable
+from hoard_p2p.errors import BadRequest, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.handover import Copies, hand_over
 from hoard_p2p.node.ingest import ingest
-from hoard_p2p.node.names import DEFAULT_KEEP, ref_name
+from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
+from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.peer import Peer
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
@@ -36,10 +36,12 @@ class _Wish:
 
 def _wish(options: Body) -> _Wish:
     replicas, name = options.get("replicas", DEFAULT_REPLICAS), options.get("name")
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or not 1 <= replicas <= MAX_REPLICAS:
+        raise BadRequest(f"there can be 1 - {MAX_REPLICAS} copies, not {str(replicas)[:80]}")
     return _Wish(
         source=str(options.get("source", "")),
-        name=ref_name(str(name)) if name else None,
-        replicas=replicas if isinstance(replicas, int) and replicas > 0 else DEFAULT_REPLICAS,
+        name=new_ref_name(str(name)) if name else None,
+        replicas=replicas,
     )
 
 
@@ -49,6 +51,7 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
     Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
     """
     wish = _wish(options)
+    await _warn_of_taken_name(node, wish.name, report)
     ingested = await ingest(
         dir_fd,
         options,
@@ -58,11 +61,11 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
         report=report,
     )
     snapshot = snapshot_id(ingested.root)
-    now = time.time_ns()
+    now = node.names.creation_time(snapshot)
     record = SnapshotRecord(snapshot, now, now, wish.replicas, False, DEFAULT_KEEP, False, wish.source, 0)
     opened = await node.keep_published(ingested.root, record)
     short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
-    await node.blocking(node.names.show, snapshot)
+    await node.blocking(node.names.show, ingested.root, record)
     refused = await _name(node, snapshot, wish.name)
     await _tell(node, snapshot)
     if refused:
@@ -97,7 +100,7 @@ async def _spread(node: Node, catalog: Catalog, snapshot: SnapshotId, replicas: 
     async def tell(settled: int) -> None:
         await report({"phase": "replicating", "segments": len(keys), "segments_done": settled})
 
-    short_of = await hand_over(copies, adopt, tell)
+    short_of = await hand_over(copies, adopt, tell, executor=node.executor)
     await node.blocking(node.store.add_holds, snapshot, copies.mine())
     missing_nodes = replicas > len(view.peers)
     if missing_nodes and keys:
@@ -113,6 +116,16 @@ def _placement_keys(catalog: Catalog) -> dict[int, ChunkId]:
     return {segment: key for segment, key in keys if key is not None}
 
 
+async def _warn_of_taken_name(node: Node, name: str | None, report: Report) -> None:
+    """Say at once that the name is another snapshot's, unless the content turns out to be that very snapshot's: only
+    the end of the ingest tells."""
+    taken = None if name is None else node.names.ref(name)
+    if taken is not None and taken.snapshot is not None:
+        log.info("%s names %s already", name, short(taken.snapshot))
+        note = f"{name} names {taken.snapshot.hex()[:12]} already, and stays so: other content gets no name"
+        await report({"note": note})
+
+
 async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> str:
     """Tag the snapshot; the reason if the name is taken: what was published stays."""
     if name is None:
@@ -125,9 +138,8 @@ async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> str:
 
 
 async def _tell(node: Node, snapshot: SnapshotId) -> None:
-    records = await node.blocking(node.names.snapshot_records)
-    mine = tuple(record for record in records if record["id"] == snapshot.hex())
-    if not mine:
+    mine = await node.blocking(node.names.snapshot_record, snapshot)
+    if mine is None:
         raise StoreFailed(f"snapshot {short(snapshot)} vanished while it was shown")
     refs = tuple(record for record in node.names.ref_records() if record["snapshot"] == snapshot.hex())
-    await node.announce(Announcement(snapshots=mine, refs=refs))
+    await node.announce(Announcement(snapshots=(mine,), refs=refs))

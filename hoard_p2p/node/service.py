@@ -4,14 +4,16 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from hoard_p2p.config import Json
+from hoard_p2p.config import DEFAULT_REPLICAS, Json
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, NotFound, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.metrics import Metrics
+from hoard_p2p.node.names import DEFAULT_KEEP
 from hoard_p2p.node.status import public_status
-from hoard_p2p.peer import NodeId
+from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
@@ -48,15 +50,12 @@ class NodeService:
         return await self._node.blocking(self._node.names.snapshot_records)
 
     async def refs(self) -> Sequence[Record]:
-        return self._node.names.ref_records()
+        return await self._node.blocking(self._node.names.ref_records)
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         return await self._node.residency(snapshot)
 
-    async def locate(self, ids: Sequence[ChunkId]) -> Sequence[SendExtent | None]:
-        return await self._node.blocking(self._locate, ids)
-
-    def _locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
+    def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
         return [self._lend(chunk_id) for chunk_id in ids]
 
     def _lend(self, chunk_id: ChunkId) -> SendExtent | None:
@@ -91,6 +90,7 @@ class NodeService:
         if source is None:
             return AdoptReply((), error=f"node {request.source.hex()} is not in the view of {self._node.me.name}")
         try:
+            await self._take_back(request.snapshot, source)
             stored = await self._node.pull(request.snapshot, request.segments, source)
         except StoreFailed as error:
             return AdoptReply((), full=True, error=str(error))
@@ -98,6 +98,19 @@ class NodeService:
             return AdoptReply((), error=str(error))
         missing = len(request.segments) - len(stored)
         return AdoptReply(tuple(stored), error=f"{missing} segments could not be had" if missing else "")
+
+    async def _take_back(self, snapshot: SnapshotId, source: Peer) -> None:
+        """A snapshot that was removed is being published again: keep its root, not shown, until its publisher tells
+        that it is back. Raises Unavailable, Corrupt."""
+        names = self._node.names
+        known = names.snapshot(snapshot)
+        if known is None or not known.removed:
+            return
+        root = await self._node.control.root(source, snapshot)
+        if root is not None:
+            now = names.creation_time(snapshot)
+            record = SnapshotRecord(snapshot, now, now, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
+            await self._node.blocking(names.add_snapshot, root, record)
 
     async def announce(self, announcement: Announcement) -> None:
         await self._node.blocking(self._node.names.merge_snapshots, announcement.snapshots, "an announcement")

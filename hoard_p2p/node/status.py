@@ -1,21 +1,25 @@
 """What `hoard status` and `GET /v1/status` show: counted from what is on disk, not from what was asked for (I12)."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from hoard_p2p import __version__
+from hoard_p2p.catalog.root import Root
 from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.config import Json
-from hoard_p2p.errors import HoardError, Unavailable
-from hoard_p2p.ids import SnapshotId
+from hoard_p2p.errors import Corrupt, HoardError, Unavailable
+from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
+from hoard_p2p.peer import Peer, is_wildcard
 from hoard_p2p.storage.records import SnapshotRecord
 
-WILDCARDS = ("0.0.0.0", "::", "")
+log = logging.getLogger(__name__)
 
 Body = dict[str, Json]
 
@@ -28,6 +32,12 @@ OPEN_SECONDS = 1.0
 ASKED_PEERS = 16
 """Clusters larger than this do not count copies here."""
 
+COUNT_SECONDS = 3.0
+"""For all that a status has to ask others for, together."""
+
+ASKED_AT_ONCE = 64
+"""Questions to peers in flight."""
+
 
 def node_body(node: Node) -> Body:
     peer = node.me
@@ -35,7 +45,7 @@ def node_body(node: Node) -> Body:
         "id": peer.node_id.hex(),
         "name": peer.name,
         "rack": peer.rack,
-        "url": replace(peer, host=socket.gethostname()).url if peer.host in WILDCARDS else peer.url,
+        "url": replace(peer, host=socket.gethostname()).url if is_wildcard(peer.host) else peer.url,
         "cluster": node.settings.cluster,
         "pid": os.getpid(),
         "version": __version__,
@@ -66,8 +76,9 @@ def mounts_body(node: Node) -> list[Json]:
 
 
 def snapshot_body(node: Node, record: SnapshotRecord, root: bytes | None) -> Body:
-    """What every listing tells of a snapshot; `root` None if it is not known yet."""
-    decoded = None if root is None else decode_root(root)
+    """What every listing tells of a snapshot; `root` None if it is not known yet. A record that is damaged does not
+    spoil the list: it is shown without figures."""
+    decoded = None if root is None else _decoded(record, root)
     names: list[Json] = [*node.names.names_of(record.id)]
     return {
         "id": record.id.hex(),
@@ -80,6 +91,14 @@ def snapshot_body(node: Node, record: SnapshotRecord, root: bytes | None) -> Bod
         "replicas": record.replicas,
         "source": record.source,
     }
+
+
+def _decoded(record: SnapshotRecord, root: bytes) -> Root | None:
+    try:
+        return decode_root(root)
+    except Corrupt as error:
+        log.warning("the root of snapshot %s cannot be read: %s", short(record.id), error)
+        return None
 
 
 def public_status(node: Node) -> Json:
@@ -97,10 +116,12 @@ def public_status(node: Node) -> Json:
 async def full_status(node: Node) -> Body:
     """Everything, for local users."""
     used, chunks = await node.blocking(_figures, node)
+    records = node.names.snapshots()
+    counts = await _counts(node, records[:COUNTED_SNAPSHOTS])
     return {
         "node": node_body(node),
         "peers": peers_body(node),
-        "snapshots": [await _counted(node, at, record) for at, record in enumerate(node.names.snapshots())],
+        "snapshots": [await _counted(node, record, counts.get(record.id)) for record in records],
         "store": {
             "capacity": node.store.capacity() or 0,
             "used": used,
@@ -119,41 +140,70 @@ def _figures(node: Node) -> tuple[int, int]:
     return node.store.used_bytes(), node.store.extents_count()
 
 
-async def _counted(node: Node, at: int, record: SnapshotRecord) -> Body:
-    root = await node.blocking(node.names.root, record.id)
-    body = snapshot_body(node, record, root)
-    records = await _residencies(node, record.id) if at < COUNTED_SNAPSHOTS else []
-    segments = body["segments"]
-    if not records or not isinstance(segments, int):
-        return {**body, "state": "known", "segments_here": None, "under_replicated": None}
-    here = sum(byte.bit_count() for byte in records[0].bits)
-    copies_known = len(node.agent.view().others) <= ASKED_PEERS
-    short = _under_replicated(records, segments, record.replicas) if copies_known else None
-    state = "whole" if here == segments else "part" if here else "known"
-    return {**body, "state": state, "segments_here": here, "under_replicated": short}
+@dataclass(slots=True)
+class _Counts:
+    """What nodes hold of one snapshot. `waiting`: peers that have not answered yet; one that cannot be reached counts
+    as an answer: it holds nothing that could be had."""
+
+    here: Residency
+    waiting: int
+    there: list[Residency] = field(default_factory=list)
+
+    def under_replicated(self, segments: int, replicas: int) -> int | None:
+        """None: not known."""
+        return None if self.waiting else _under_replicated([self.here, *self.there], segments, replicas)
 
 
-async def _residencies(node: Node, snapshot: SnapshotId) -> list[Residency]:
-    """This node's record first, then those of the peers that answer; empty if the catalog is not open here."""
-    opened = node.catalogs.peek(snapshot)
-    if opened is None:
-        try:
+async def _counts(node: Node, records: Sequence[SnapshotRecord]) -> dict[SnapshotId, _Counts]:
+    """What is held of snapshots whose catalogs can be opened, here and by the peers that answer in time."""
+    found: dict[SnapshotId, _Counts] = {}
+    others, limit = node.agent.view().others, asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def ask(counts: _Counts, peer: Peer, snapshot: SnapshotId) -> None:
+        async with limit:
+            with suppress(Unavailable):
+                told = await node.control.residency(peer, snapshot)
+                counts.there += [told] if told is not None else []
+        counts.waiting -= 1
+
+    async def count(snapshot: SnapshotId) -> None:
+        here = await _residency_here(node, snapshot)
+        if here is None:
+            return
+        counts = found[snapshot] = _Counts(here, len(others))
+        if len(others) <= ASKED_PEERS:
+            for peer in others:
+                group.create_task(ask(counts, peer, snapshot))
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(COUNT_SECONDS), asyncio.TaskGroup() as group:
+            for record in records:
+                group.create_task(count(record.id))
+    return found
+
+
+async def _residency_here(node: Node, snapshot: SnapshotId) -> Residency | None:
+    """None if the catalog is not open here and cannot be opened soon."""
+    try:
+        opened = node.catalogs.peek(snapshot)
+        if opened is None:
             async with asyncio.timeout(OPEN_SECONDS):
                 opened = await node.open(snapshot)
-        except (HoardError, TimeoutError):
-            return []
-    records = [await node.blocking(node.held.residency, snapshot, opened.catalog)]
-    others = node.agent.view().others
-    if len(others) > ASKED_PEERS:
-        return records
-    for peer in others:
-        try:
-            told = await node.control.residency(peer, snapshot)
-        except Unavailable:
-            continue
-        if told is not None:
-            records.append(told)
-    return records
+        return await node.blocking(node.held.residency, snapshot, opened.catalog)
+    except (HoardError, TimeoutError) as error:
+        log.debug("the segments of snapshot %s are not counted: %r", short(snapshot), error)
+        return None
+
+
+async def _counted(node: Node, record: SnapshotRecord, counts: _Counts | None) -> Body:
+    body = snapshot_body(node, record, await node.blocking(node.names.root, record.id))
+    segments = body["segments"]
+    if counts is None or not isinstance(segments, int):
+        return {**body, "state": "known", "segments_here": None, "under_replicated": None}
+    here = sum(byte.bit_count() for byte in counts.here.bits)
+    state = "whole" if here == segments else "part" if here else "known"
+    short_of = counts.under_replicated(segments, record.replicas)
+    return {**body, "state": state, "segments_here": here, "under_replicated": short_of}
 
 
 def _under_replicated(records: Sequence[Residency], segments: int, replicas: int) -> int:

@@ -258,14 +258,11 @@ def test_a_reported_failure_makes_a_suspect_until_the_next_answer() -> None:
                 assert first.agent.suspects() == {second.peer.node_id}
                 await asyncio.sleep(2.0)
                 assert first.agent.suspects() == frozenset()
-                first.agent.report_failure(second.peer.node_id)
-                first.agent.report_ok(second.peer.node_id)
-                assert first.agent.suspects() == frozenset()
 
     run(main)
 
 
-def test_a_goodbye_takes_effect_at_once() -> None:
+def test_a_goodbye_takes_effect_as_soon_as_the_node_does_not_answer() -> None:
     net = Net()
     first, second = Node(net, peer_at(1, A1), Given(A2)), Node(net, peer_at(2, A2))
 
@@ -274,9 +271,30 @@ def test_a_goodbye_takes_effect_at_once() -> None:
             with running(group, first, second):
                 await asyncio.sleep(3.0)
                 first.agent.left(second.peer.node_id, second.peer.incarnation)
+                await asyncio.sleep(0.5)
+                del net.nodes[A2]
+                await asyncio.sleep(1.5)
                 assert first.sees() == set()
+                assert [member.state for member in first.agent.members()] == [State.LEFT]
                 await asyncio.sleep(60.0)
                 assert first.sees() == set()
+
+    run(main)
+
+
+def test_a_goodbye_in_the_name_of_a_node_that_answers_evicts_nobody() -> None:
+    net = Net()
+    first, second = Node(net, peer_at(1, A1), Given(A2)), Node(net, peer_at(2, A2))
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            with running(group, first, second):
+                await asyncio.sleep(3.0)
+                for _ in range(20):
+                    first.agent.left(second.peer.node_id, second.peer.incarnation)
+                    await asyncio.sleep(0.5)
+                    assert first.sees() == {"n2"}
+                    assert first.agent.suspects() == frozenset()
 
     run(main)
 

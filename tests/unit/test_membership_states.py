@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoard_p2p.cluster.membership import MAX_BURST, Membership, Probe, State
+from hoard_p2p.cluster.membership import MAX_BURST, Membership, Probe, State, bounded_weights
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.testing.network import a_peer
 
@@ -202,23 +202,69 @@ def test_a_higher_incarnation_wins_and_a_lower_one_is_ignored() -> None:
     assert members.view().by_id[N1.node_id].name == "new"
 
 
-def test_a_peer_that_said_goodbye_is_gone_at_once_though_it_answers_a_moment_longer() -> None:
+def test_a_peer_that_said_goodbye_is_gone_with_the_first_failure_though_it_answers_a_moment_longer() -> None:
     members = membership()
     members.contact_ok(N1, 0.0, b"a")
     members.left(N1.node_id, N1.incarnation, 1.0)
+    assert members.due(1.0) == [Probe(N1)]
+    assert members.due(1.0) == []
     members.contact_ok(N1, 1.1, b"a")
-    members.heard(N1, 1.2)
+    assert N1 in probed(members, 2.0)
+    members.contact_failed(N1.node_id, 2.0, at=N1)
+    assert state_of(members, N1) is State.LEFT
     assert others(members) == set()
-    assert members.tick(2.0) == []
+
+
+def test_a_goodbye_that_somebody_else_said_evicts_nobody_who_answers() -> None:
+    members = membership()
+    members.contact_ok(N1, 0.0, b"a")
+    members.left(N1.node_id, 2**63, 1.0)
+    assert members.suspects() == {N1.node_id}
+    for second in range(1, 60):
+        assert others(members) == {N1.node_id}
+        if N1 in probed(members, float(second)):
+            members.contact_ok(N1, float(second), b"a")
+    members.contact_failed(N1.node_id, 60.0, at=N1)
+    assert state_of(members, N1) is State.SUSPECT, "the goodbye is forgotten by now"
+
+
+def test_who_was_taken_for_gone_is_tried_again_and_is_back_when_it_answers() -> None:
+    members = membership()
+    members.contact_ok(N1, 0.0, b"a")
+    members.left(N1.node_id, N1.incarnation, 1.0)
+    members.contact_failed(N1.node_id, 2.0, at=N1)
+    assert any(N1 in probed(members, float(second)) for second in range(3, 10))
+    members.contact_ok(N1, 10.0, b"a")
+    assert others(members) == {N1.node_id}
+
+
+def test_a_failed_request_alone_does_not_confirm_a_goodbye() -> None:
+    members = membership()
+    members.contact_ok(N1, 0.0, b"a")
+    members.left(N1.node_id, N1.incarnation, 1.0)
+    members.contact_failed(N1.node_id, 1.1)
+    assert state_of(members, N1) is State.SUSPECT
+
+
+def test_no_claimed_weight_counts_for_more_than_four_times_the_median() -> None:
+    peers = [replace(a_peer(number), weight=weight) for number, weight in enumerate([0, 10, 10, 12, 2**64 - 1])]
+    assert [peer.weight for peer in bounded_weights(peers)] == [0, 10, 10, 12, 40]
+    assert bounded_weights(peers[:1]) == (peers[0],)
+    members = membership()
+    for number in (1, 2, 3):
+        members.contact_ok(a_peer(number), 0.0)
+    members.contact_ok(replace(a_peer(4), weight=2**60), 0.0)
+    assert max(peer.weight for peer in members.view().peers) == 4 * ME.weight
 
 
 def test_a_peer_that_said_goodbye_returns_with_its_next_start() -> None:
     members = membership()
     members.contact_ok(N1, 0.0, b"a")
     members.left(N1.node_id, N1.incarnation, 1.0)
+    members.contact_failed(N1.node_id, 1.5, at=N1)
     restarted = replace(N1, incarnation=2)
     members.heard(restarted, 5.0)
-    assert members.due(5.0) == [Probe(restarted)]
+    assert Probe(restarted) in members.due(5.0)
     members.contact_ok(restarted, 5.1, b"b")
     assert others(members) == {N1.node_id}
 

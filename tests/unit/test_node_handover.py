@@ -1,7 +1,10 @@
 """Which homes are asked for which segments, and what happens when they do not take them."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
 
@@ -68,6 +71,70 @@ def test_segments_that_nobody_else_takes_are_under_replicated() -> None:
     short, taken = spread(Copies(view(2), KEYS, 2), refusing=frozenset({"n1"}))
     assert taken == {}
     assert sorted(short) == sorted(KEYS)
+
+
+@pytest.mark.expect_warnings
+def test_what_is_settled_and_short_agrees_with_a_recount_after_every_answer() -> None:
+    random = Random(5)
+    cluster = view(9, racks=3)
+    copies = Copies(cluster, KEYS, 3)
+    holders = {segment: {"n0"} if segment in copies.mine() else set() for segment in KEYS}
+    asked: dict[int, list[str]] = {segment: [] for segment in KEYS}
+
+    async def adopt(home: Peer, segments: Sequence[int]) -> Sequence[int]:
+        await asyncio.sleep(0)
+        if random.random() < 0.3:
+            raise PeerUnavailable(f"{home.name} is away")
+        stored = [segment for segment in segments if random.random() < 0.8]
+        for segment in segments:
+            assert home.name not in asked[segment], "nobody is asked twice"
+            asked[segment].append(home.name)
+        for segment in stored:
+            holders[segment].add(home.name)
+        return [*stored, *stored, 10**9]  # a home may claim anything
+
+    async def report(settled: int) -> None:
+        assert settled == sum(len(names) >= 3 for names in holders.values())
+
+    short = asyncio.run(hand_over(copies, adopt, report))
+    assert short == [segment for segment, names in holders.items() if len(names) < 3]
+    assert copies.settled() == len(KEYS) - len(short)
+
+
+def test_nodes_are_asked_in_the_order_of_placement_until_nobody_is_left() -> None:
+    cluster = view(9, racks=3)
+    copies = Copies(cluster, KEYS, 2)
+    asked: dict[int, list[str]] = {segment: [] for segment in KEYS}
+    while plan := copies.next_round():
+        for home, segments in plan.items():
+            copies.answered(home, segments, ())
+            for segment in segments:
+                asked[segment].append(home.name)
+    for segment, key in KEYS.items():
+        order = [home.name for home in homes(cluster.peers, key, 9) if home.name != "n0"]
+        needed = 1 if segment in copies.mine() else 2
+        rounds = [asked[segment][at : at + needed] for at in range(0, 8, needed)]
+        assert sorted(asked[segment]) == sorted(order)
+        assert [set(names) for names in rounds] == [set(order[at : at + needed]) for at in range(0, 8, needed)]
+
+
+def test_planning_does_not_hold_up_the_event_loop() -> None:
+    planned_in: set[str] = set()
+
+    class Watched(Copies):
+        def next_round(self) -> dict[Peer, list[int]]:
+            planned_in.add(threading.current_thread().name)
+            return super().next_round()
+
+    async def adopt(home: Peer, segments: Sequence[int]) -> Sequence[int]:
+        return segments
+
+    async def report(settled: int) -> None:
+        return
+
+    with ThreadPoolExecutor(1, "planner") as pool:
+        assert asyncio.run(hand_over(Watched(view(4), KEYS, 2), adopt, report, executor=pool)) == []
+    assert planned_in == {"planner_0"}
 
 
 def test_what_a_home_did_not_store_is_asked_of_another() -> None:

@@ -1,0 +1,110 @@
+"""What wins when two nodes tell different things of one ref or snapshot, and what a node knows at one moment. Pure.
+
+Merging is commutative, associative and idempotent: nodes that were told the same, in whatever order, know the same.
+
+A ref is a last-writer-wins register with a hybrid logical clock, and the latest of its earlier values.
+
+A snapshot is *shown* (users see it), *removed* (a tombstone: nothing but a time), or *hidden*: kept here and told to
+nobody, because its copies are not made yet or only its root was asked for. A hidden record may lie over a tombstone:
+its `removed` is that time then, and it is the tombstone that peers are told.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from blake3 import blake3
+
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.node.names_wire import ref_bytes, snapshot_bytes
+from hoard_p2p.storage.records import MAX_HISTORY, PastValue, RefRecord, SnapshotRecord
+
+
+def newer_ref(known: RefRecord | None, told: RefRecord) -> RefRecord | None:
+    """What is known of a ref after `told`; None if nothing changes. The later stamp wins; of the other values the
+    latest are its history."""
+    both = [told] if known is None else sorted((known, told), key=_ref_order, reverse=True)
+    past = {value for ref in both for value in ref.history if value.stamp < ref.stamp}
+    past |= {PastValue(ref.snapshot, ref.stamp) for ref in both if ref.snapshot is not None}
+    by_stamp = {value.stamp: value for value in sorted(past) if value.stamp < both[0].stamp}  # of two the greater id
+    earlier = [value for _, value in sorted(by_stamp.items(), reverse=True)]
+    merged = replace(both[0], history=tuple(earlier[:MAX_HISTORY]))
+    return None if merged == known else merged
+
+
+def _ref_order(ref: RefRecord) -> tuple[object, ...]:
+    return (*ref.stamp, ref.snapshot or b"")
+
+
+def newer_snapshot(known: SnapshotRecord | None, told: SnapshotRecord) -> SnapshotRecord | None:
+    """What is known of a snapshot after `told`; None if nothing changes.
+
+    A removal hides what was created before or with it. Of living records a shown one wins over a hidden one, then the
+    later created: its replicas, keep and source count.
+    """
+    both = [told] if known is None else [known, told]
+    removed = max(record.removed for record in both)
+    living = [record for record in both if record.created > removed]
+    if living:
+        best = max(living, key=_snapshot_order)
+        merged = replace(
+            best,
+            last_used=max(record.last_used for record in living),
+            pinned=any(record.pinned for record in living),
+            removed=0 if best.shown else removed,
+        )
+    else:
+        merged = tombstone(told.id, removed)
+    return None if merged == known else merged
+
+
+def _snapshot_order(record: SnapshotRecord) -> tuple[object, ...]:
+    return record.shown, record.created, record.replicas, record.keep, record.source
+
+
+def tombstone(snapshot: SnapshotId, removed: int) -> SnapshotRecord:
+    """A removed snapshot: the same on all nodes, whatever they knew of it before."""
+    return SnapshotRecord(snapshot, 0, 0, 0, False, 0, False, "", removed)
+
+
+def is_living(record: SnapshotRecord) -> bool:
+    """Shown or hidden; its root is kept."""
+    return record.created > record.removed
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshots:
+    """The snapshots that a node knows at one moment. Never changes, so that any thread may read it."""
+
+    records: Mapping[SnapshotId, SnapshotRecord]
+
+    @cached_property
+    def told(self) -> list[SnapshotRecord]:
+        """What peers are told: shown snapshots and tombstones, by id."""
+        told = []
+        for _, record in sorted(self.records.items()):
+            if is_living(record) and record.shown:
+                told.append(record)
+            elif record.removed:
+                told.append(tombstone(record.id, record.removed))
+        return told
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of exactly what peers are told: equal on nodes that would tell each other nothing new."""
+        return blake3(b"".join(map(snapshot_bytes, self.told))).digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Refs:
+    """The refs, tombstones too, that a node knows at one moment. Never changes."""
+
+    records: Mapping[str, RefRecord]
+
+    @cached_property
+    def told(self) -> list[RefRecord]:
+        return [ref for _, ref in sorted(self.records.items())]
+
+    @cached_property
+    def digest(self) -> bytes:
+        return blake3(b"".join(map(ref_bytes, self.told))).digest()

@@ -1,0 +1,46 @@
+"""What peers may ask of a node, over real sockets."""
+
+from pathlib import Path
+
+import pytest
+
+from hoard_p2p.config import Json
+from hoard_p2p.ids import snapshot_id
+from hoard_p2p.node.names_wire import snapshot_json
+from hoard_p2p.storage.records import SnapshotRecord
+from hoard_p2p.transfer.wire import Announcement
+from tests.unit.node_cluster import run, running
+from tests.unit.node_roots import a_root
+
+
+def test_a_goodbye_in_the_name_of_another_node_evicts_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path / "a") as node,
+            running(tmp_path / "b", node) as victim,
+            running(tmp_path / "c", node, victim) as stranger,
+        ):
+            await stranger.control.leave(node.me, victim.me.node_id, victim.me.incarnation)
+            await stranger.control.leave(node.me, victim.me.node_id, 2**63)
+            assert victim.me.node_id in node.agent.view().by_id
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_an_announcement_with_bad_records_is_answered_and_its_good_ones_are_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = a_root(1)
+        good = snapshot_json(SnapshotRecord(snapshot_id(root), 1, 1, 2, False, 1, True, "x", 0), root)
+        bad: list[dict[str, Json]] = [
+            {},
+            {**good, "source": "\ud800"},
+            {**good, "removed": 2**63 - 1},
+            {**good, "id": snapshot_id(b"x").hex(), "root": "eA=="},
+        ]
+        async with running(tmp_path / "a") as node, running(tmp_path / "b", node) as peer:
+            refs: tuple[dict[str, Json], ...] = ({"name": "\udcff"},)
+            await peer.control.announce(node.me, Announcement(snapshots=(*bad, good), refs=refs))
+            assert [record.id for record in node.names.snapshots()] == [snapshot_id(root)]
+
+    run(main)
