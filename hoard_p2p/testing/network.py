@@ -18,7 +18,7 @@ from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
-from hoard_p2p.transfer.service import PeerService, SendExtent
+from hoard_p2p.transfer.service import Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 
 
@@ -31,7 +31,7 @@ def a_peer(number: int, host: str = "127.0.0.1", port: int = 0, *, incarnation: 
 class FileService:
     """A `PeerService` whose chunks lie one after the other in one file, and whose records are set by the test.
 
-    `open_extents` counts extents located and not yet released.
+    `located` counts extents that were lent, `open_extents` those not yet released.
     """
 
     me: Peer
@@ -49,9 +49,11 @@ class FileService:
     adopted: list[AdoptRequest] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
     gone: list[tuple[NodeId, int]] = field(default_factory=list)
+    located: int = 0
     open_extents: int = 0
 
     def __post_init__(self) -> None:
+        self._lock = threading.Lock()
         self.places: dict[ChunkId, tuple[int, int]] = {}
         with self.path.open("wb") as file:
             for chunk in self.chunks:
@@ -86,14 +88,18 @@ class FileService:
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         return self.residencies.get(snapshot)
 
-    async def locate(self, ids: Sequence[ChunkId]) -> Sequence[SendExtent | None]:
+    def locate(self, ids: Sequence[ChunkId]) -> Located:
         places = [self.places.get(one) for one in ids]
         extents = [None if place is None else SendExtent(self._fd, *place) for place in places]
-        self.open_extents += sum(extent is not None for extent in extents)
+        with self._lock:
+            lent = sum(extent is not None for extent in extents)
+            self.located += lent
+            self.open_extents += lent
         return extents
 
     def release(self, extents: Sequence[SendExtent]) -> None:
-        self.open_extents -= len(extents)
+        with self._lock:
+            self.open_extents -= len(extents)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         self.adopted.append(request)

@@ -25,8 +25,6 @@ MAX_HELLO = 4 << 20
 MAX_LIST = 64 << 20
 MAX_ANSWER = 1 << 20
 MAX_ERROR = 16 << 10
-ON_LOOP = 64 << 10
-"""JSON of at most so many bytes is parsed on the event loop."""
 
 
 class PeerControl:
@@ -102,8 +100,12 @@ class PeerControl:
         return reply
 
     async def announce(self, peer: Peer, announcement: Announcement) -> None:
-        """Tell the peer about snapshots and refs."""
-        await self._ask(peer, "announce", wire.encode_announcement(announcement), ANSWER_TIME, MAX_ANSWER)
+        """Tell the peer about snapshots and refs, in as many requests as the bound of one takes."""
+        snapshots, refs = announcement.snapshots, announcement.refs
+        for start in range(0, max(len(snapshots), len(refs)), wire.MAX_NEWS):
+            stop = start + wire.MAX_NEWS
+            part = wire.encode_announcement(Announcement(snapshots[start:stop], refs[start:stop]))
+            await self._ask(peer, "announce", part, ANSWER_TIME, MAX_ANSWER)
 
     async def leave(self, peer: Peer, node: NodeId, incarnation: int, *, timeout: float = 1.0) -> None:
         """Tell the peer that `node` leaves."""
@@ -168,6 +170,6 @@ def _failure(status: int, body: bytes) -> HoardError:
 
 async def _decoded(peer: Peer, decode: Callable[[bytes], T], body: bytes) -> T:
     try:
-        return decode(body) if len(body) <= ON_LOOP else await asyncio.to_thread(decode, body)
+        return decode(body) if len(body) <= wire.ON_LOOP else await asyncio.to_thread(decode, body)
     except BadRequest as error:
         raise PeerUnavailable(f"{peer.url} sent an answer that makes no sense: {error}") from error

@@ -6,7 +6,8 @@ Everything is refused before memory is taken for it.
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,11 +33,14 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds taken before memory is. Times in seconds. `names`: host names that this node may be asked by, besides IP
-    addresses, `localhost` and the machine's own name."""
+    """Bounds taken before memory is. Times in seconds. Of the requests, `adopts` may pull segments at a time and
+    `adopts_waiting` wait up to `answer_time` for their turn. `names`: host names that this node may be asked by,
+    besides IP addresses, `localhost` and the machine's own name."""
 
     connections: int = 1024
     requests: int = 512
+    adopts: int = 4
+    adopts_waiting: int = 32
     first_request_time: float = 30.0
     body_time: float = 30.0
     answer_time: float = 30.0
@@ -130,6 +134,37 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+class Turns:
+    """Lets a few of one costly kind of request run at a time; some more wait for their turn, for a while."""
+
+    def __init__(self, most: int, waiting: int, seconds: float) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._most_waiting = waiting
+        self._waiting = 0
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Raises Unavailable if too many wait already, or when the turn has not come in time."""
+        await self._wait()
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    async def _wait(self) -> None:
+        if self._waiting >= self._most_waiting:
+            raise Unavailable(f"{self._waiting} such requests wait here already, try again later")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise Unavailable(f"busy with other such requests for {self._seconds:g} s, try again later") from error
+        finally:
+            self._waiting -= 1
 
 
 def timed(handler: Handler, seconds: float) -> Handler:

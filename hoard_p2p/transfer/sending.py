@@ -11,7 +11,6 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from enum import Enum
@@ -19,7 +18,7 @@ from enum import Enum
 from aiohttp import web
 
 from hoard_p2p.errors import Corrupt
-from hoard_p2p.transfer.service import SendExtent
+from hoard_p2p.transfer.service import Located, SendExtent
 from hoard_p2p.transfer.wire import FRAME_MISSING
 
 log = logging.getLogger(__name__)
@@ -45,21 +44,19 @@ class Turn(Enum):
 
 
 class Sending:
-    """The body of one response: the chunks at `extents` one after the other, each led by a frame header if `framed`.
+    """The body of one response: the chunks at `extents` as frames, one after the other.
 
     A frame is a u32 little-endian length and as many bytes; the length `FRAME_MISSING` stands for an absent chunk.
     Used by one thread at a time.
     """
 
-    def __init__(self, extents: Sequence[SendExtent | None], *, framed: bool) -> None:
+    def __init__(self, extents: Located) -> None:
         self._extents = extents
-        self._framed = framed
         self._next = 0
         self._pending = memoryview(b"")
         self._file = SendExtent(-1, 0, 0)
         self.sent = 0
-        headers = 4 * len(extents) if framed else 0
-        self.size = headers + sum(extent.length for extent in extents if extent is not None)
+        self.size = 4 * len(extents) + sum(extent.length for extent in extents if extent is not None)
 
     def advance(self, to: socket.socket) -> Turn:
         """Send until the socket is full, the turn is over, or everything is sent. Raises OSError, and Corrupt if a
@@ -94,8 +91,7 @@ class Sending:
         while self._next < len(self._extents) and len(batch) < BATCH:
             extent = self._extents[self._next]
             self._next += 1
-            if self._framed:
-                batch += (FRAME_MISSING if extent is None else extent.length).to_bytes(4, "little")
+            batch += (FRAME_MISSING if extent is None else extent.length).to_bytes(4, "little")
             if extent is None:
                 continue
             if extent.length >= SMALL:

@@ -1,6 +1,7 @@
 """The HTTP server of a node: a thin, bounded door in front of a `PeerService`."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,24 +10,25 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from hoard_p2p.errors import BadRequest, NotFound, SnapshotUnknown
+from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
+from hoard_p2p.peer import is_wildcard
 from hoard_p2p.transfer import wire
-from hoard_p2p.transfer.guard import Guard, Handler, Limits, read_body, timed
+from hoard_p2p.transfer.doorstep import Doorstep, HangUp
+from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, read_body, timed
 from hoard_p2p.transfer.sending import Sending, send
-from hoard_p2p.transfer.service import PeerService, SendExtent
+from hoard_p2p.transfer.service import Located, PeerService
 
 __all__ = ["Limits", "PeerServer", "bind", "make_server"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MAX_HELLO = 1 << 20
-MAX_ADOPT = 1 << 20
+MAX_ADOPT = 64 << 10
 MAX_ANNOUNCEMENT = 8 << 20
 MAX_LEAVE = 4096
-ON_LOOP = 64 << 10
-"""JSON of at most so many bytes is parsed on the event loop."""
-WILDCARDS = ("0.0.0.0", "::", "")
 GRACE = 0.5
 """Seconds that running requests get when the server stops; aiohttp waits for it up to twice."""
 DEFAULT_LIMITS = Limits()
@@ -60,9 +62,8 @@ class PeerServer:
         self._executor = ThreadPoolExecutor(limits.send_threads, thread_name_prefix="hoard-send")
         names = frozenset({"localhost", socket.gethostname().lower(), *(name.lower() for name in limits.names)})
         guard = Guard(limits, names, frozenset({"/v1/hello"}))
-        self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         app = web.Application(
-            middlewares=[guard.answer_errors, self._note_request, guard.check_origin, guard.count],
+            middlewares=[guard.answer_errors, _admit, guard.check_origin, guard.count],
             client_max_size=MAX_ANNOUNCEMENT,
         )
         app.add_routes(Endpoints(service, limits, self._executor).routes())
@@ -85,9 +86,6 @@ class PeerServer:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        for timer in self._silent.values():
-            timer.cancel()
-        self._silent.clear()
         await self._runner.cleanup()
         await asyncio.to_thread(self._executor.shutdown)
 
@@ -95,30 +93,17 @@ class PeerServer:
         """The protocol of a new connection: one that hangs up if there are too many."""
         server = self._runner.server
         if server is None or len(server.connections) >= self._limits.connections:
-            return _HangUp()
-        protocol = server()
-        timer = asyncio.get_running_loop().call_later(self._limits.first_request_time, self._drop_silent, protocol)
-        self._silent[protocol] = timer
-        return protocol
-
-    @web.middleware
-    async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        timer = self._silent.pop(request.protocol, None)
-        if timer is not None:
-            timer.cancel()
-        return await handler(request)
-
-    def _drop_silent(self, protocol: web.RequestHandler) -> None:
-        """Hang up on a connection that made no request yet; aiohttp bounds only the time between requests."""
-        self._silent.pop(protocol, None)
-        if protocol.transport is not None:
-            protocol.transport.abort()
+            return HangUp()
+        return Doorstep(server(), self._limits.first_request_time)
 
 
-class _HangUp(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
+@web.middleware
+async def _admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A connection that made a request is let in."""
+    protocol = None if request.transport is None else request.transport.get_protocol()
+    if isinstance(protocol, Doorstep):
+        protocol.let_in()
+    return await handler(request)
 
 
 class Endpoints:
@@ -128,6 +113,7 @@ class Endpoints:
         self._service = service
         self._limits = limits
         self._executor = executor
+        self._adopts = Turns(limits.adopts, limits.adopts_waiting, limits.answer_time)
 
     def routes(self) -> list[web.RouteDef]:
         """The table of the protocol, version 1."""
@@ -141,7 +127,6 @@ class Endpoints:
             web.get("/v1/snapshots", timed(self.snapshots, answer)),
             web.get("/v1/refs", timed(self.refs, answer)),
             web.get("/v1/residency/{id}", timed(self.residency, answer)),
-            web.get("/v1/chunk/{id}", self.chunk),
             web.post("/v1/chunks", self.chunks),
             web.post("/v1/adopt", timed(self.adopt, adopt)),
             web.post("/v1/announce", timed(self.announce, answer)),
@@ -154,7 +139,7 @@ class Endpoints:
     async def hello_from(self, request: web.Request) -> web.Response:
         """A hello that says who asks, so that one meeting makes two acquaintances."""
         caller = await self._decoded(request, MAX_HELLO, wire.decode_hello)
-        if caller.peer.host in WILDCARDS and request.remote:
+        if is_wildcard(caller.peer.host) and request.remote:
             caller = replace(caller, peer=replace(caller.peer, host=request.remote))
         self._service.greeted(caller)
         return _json(wire.encode_hello(self._service.hello()))
@@ -185,22 +170,22 @@ class Endpoints:
             raise SnapshotUnknown(f"snapshot {snapshot.hex()} is unknown here")
         return _json(await asyncio.to_thread(wire.encode_residency, residency))
 
-    async def chunk(self, request: web.Request) -> web.StreamResponse:
-        """One chunk, bare."""
-        chunk = ChunkId(_id(request))
-        return await self._send(request, [chunk], framed=False)
-
     async def chunks(self, request: web.Request) -> web.StreamResponse:
         """Many chunks, as frames in the order asked."""
         body = await read_body(request, wire.MAX_ASKED * ID_SIZE, self._limits.body_time)
         if not body or len(body) % ID_SIZE:
             raise BadRequest(f"a body of {len(body)} bytes; ids of {ID_SIZE} bytes are expected")
         ids = [ChunkId(body[start : start + ID_SIZE]) for start in range(0, len(body), ID_SIZE)]
-        return await self._send(request, ids, framed=True)
+        located = await self._located(ids)
+        try:
+            return await send(request, Sending(located), self._executor, stall_time=self._limits.stall_time)
+        finally:
+            self._release(located)
 
     async def adopt(self, request: web.Request) -> web.Response:
         wanted = await self._decoded(request, MAX_ADOPT, wire.decode_adopt_request)
-        return _json(wire.encode_adopt_reply(await self._service.adopt(wanted)))
+        async with self._adopts.turn():
+            return _json(wire.encode_adopt_reply(await self._service.adopt(wanted)))
 
     async def announce(self, request: web.Request) -> web.Response:
         await self._service.announce(await self._decoded(request, MAX_ANNOUNCEMENT, wire.decode_announcement))
@@ -211,21 +196,30 @@ class Endpoints:
         await self._service.left(node, incarnation)
         return _json(wire.encode({}))
 
-    async def _send(self, request: web.Request, ids: list[ChunkId], *, framed: bool) -> web.StreamResponse:
-        async with asyncio.timeout(self._limits.answer_time):
-            located = await self._service.locate(ids)
-        here: list[SendExtent] = [extent for extent in located if extent is not None]
+    async def _located(self, ids: list[ChunkId]) -> Located:
+        """Where the chunks lie. When it takes too long, or the request ends meanwhile, what the thread still brings is
+        released as soon as it does."""
+        answer = asyncio.get_running_loop().run_in_executor(self._executor, self._service.locate, ids)
         try:
-            if not framed and not here:
-                raise NotFound(f"chunk {ids[0].hex()} is not here")
-            sending = Sending(located, framed=framed)
-            return await send(request, sending, self._executor, stall_time=self._limits.stall_time)
-        finally:
-            self._service.release(here)
+            async with asyncio.timeout(self._limits.answer_time):
+                return await asyncio.shield(answer)
+        except (asyncio.CancelledError, TimeoutError):
+            answer.add_done_callback(self._release_late)
+            raise
+
+    def _release_late(self, answer: "asyncio.Future[Located]") -> None:
+        error = answer.exception()
+        if error is None:
+            self._release(answer.result())
+        else:
+            log.info("chunks that nobody waits for any more were not located: %r", error)
+
+    def _release(self, located: Located) -> None:
+        self._service.release([extent for extent in located if extent is not None])
 
     async def _decoded(self, request: web.Request, most: int, decode: Callable[[bytes], T]) -> T:
         body = await read_body(request, most, self._limits.body_time)
-        return decode(body) if len(body) <= ON_LOOP else await asyncio.to_thread(decode, body)
+        return decode(body) if len(body) <= wire.ON_LOOP else await asyncio.to_thread(decode, body)
 
 
 def _json(body: bytes) -> web.Response:

@@ -1,7 +1,7 @@
 """What the HTTP server needs from a node. The node implements it; the server knows nothing else of the node."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId
@@ -19,8 +19,12 @@ class SendExtent(NamedTuple):
     length: int
 
 
+Located: TypeAlias = Sequence[SendExtent | None]
+"""For each chunk asked for where it lies, None if it is not here."""
+
+
 class PeerService(Protocol):
-    """A node, as its HTTP server sees it. All methods are called on the event loop; none may block it.
+    """A node, as its HTTP server sees it. All methods but `locate` are called on the event loop; none may block it.
 
     Methods may raise any `HoardError`; it crosses the wire by name and message. Requests are already bounded and
     parsed; whether their content is believed is for the service to decide.
@@ -59,8 +63,8 @@ class PeerService(Protocol):
         """Which segments of the snapshot are here whole, None if the snapshot is unknown here."""
         ...
 
-    async def locate(self, ids: Sequence[ChunkId]) -> Sequence[SendExtent | None]:
-        """For each id where it lies, None if it is not here. Every extent is given back to `release` exactly once."""
+    def locate(self, ids: Sequence[ChunkId]) -> Located:
+        """Blocking; called from several threads. Every extent is given back to `release` exactly once."""
         ...
 
     def release(self, extents: Sequence[SendExtent]) -> None:

@@ -7,6 +7,7 @@ that a newer node may add some. Snapshot and ref records are opaque here and pas
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
@@ -29,7 +30,11 @@ MAX_CHUNK = 64 << 20
 
 MAX_MEMBERS = 4096
 MAX_RECORDS = 65536
-MAX_SEGMENTS = 65536
+"""Records of one list."""
+MAX_NEWS = 4096
+"""Snapshot records, and ref records, of one announcement."""
+MAX_ADOPTED = 64
+"""Segments of one request to adopt: half a gigabyte on average."""
 MAX_SEGMENT_INDEX = (1 << 32) - 1
 MAX_ROOT = 64 << 10
 MAX_RESIDENCY = 4 << 20
@@ -39,6 +44,10 @@ MAX_BOOT = 32
 HEX_DIGITS = frozenset("0123456789abcdef")
 MAX_MESSAGE = 4096
 MAX_U64 = (1 << 64) - 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+ON_LOOP = 64 << 10
+"""JSON of at most so many bytes is parsed on the event loop, more in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,7 @@ def encode(value: Json) -> bytes:
 
 def encode_error(name: str, message: str) -> bytes:
     """An error by its name in `errors.WIRE_NAMES`."""
-    return encode({"error": name, "message": message[:MAX_MESSAGE]})
+    return encode({"error": name, "message": _encodable(message)})
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -133,7 +142,7 @@ def encode_adopt_request(request: AdoptRequest) -> bytes:
 
 
 def encode_adopt_reply(reply: AdoptReply) -> bytes:
-    return encode({"stored": list(reply.stored), "full": reply.full, "error": reply.error})
+    return encode({"stored": list(reply.stored), "full": reply.full, "error": _encodable(reply.error)})
 
 
 def encode_announcement(announcement: Announcement) -> bytes:
@@ -150,7 +159,7 @@ def encode_leave(node: NodeId, incarnation: int) -> bytes:
 def decode_error(body: bytes) -> tuple[str, str]:
     """Name and message of an error."""
     fields = _Fields.parse(body)
-    return fields.text("error", MAX_NAME), fields.text("message", MAX_MESSAGE)
+    return fields.line("error", MAX_NAME), fields.message("message")
 
 
 def decode_hello(body: bytes) -> Hello:
@@ -158,7 +167,7 @@ def decode_hello(body: bytes) -> Hello:
     members = fields.items("members", MAX_MEMBERS)
     return Hello(
         peer=_peer(fields.fields("peer")),
-        cluster=fields.text("cluster", MAX_NAME),
+        cluster=fields.line("cluster", MAX_NAME),
         members=tuple(_peer(_Fields.of(member)) for member in members),
         snapshots_digest=fields.hex("snapshots_digest", 32),
         refs_digest=fields.hex("refs_digest", 32),
@@ -187,14 +196,14 @@ def decode_adopt_request(body: bytes) -> AdoptRequest:
 
 def decode_adopt_reply(body: bytes) -> AdoptReply:
     fields = _Fields.parse(body)
-    return AdoptReply(fields.segments("stored"), fields.flag("full"), fields.text("error", MAX_MESSAGE))
+    return AdoptReply(fields.segments("stored"), fields.flag("full"), fields.message("error"))
 
 
 def decode_announcement(body: bytes) -> Announcement:
     fields = _Fields.parse(body)
     return Announcement(
-        snapshots=_records(fields.items("snapshots", MAX_RECORDS)),
-        refs=_records(fields.items("refs", MAX_RECORDS)),
+        snapshots=_records(fields.items("snapshots", MAX_NEWS)),
+        refs=_records(fields.items("refs", MAX_NEWS)),
     )
 
 
@@ -220,9 +229,9 @@ def _peer(fields: "_Fields") -> Peer:
     return Peer(
         node_id=fields.node("id"),
         incarnation=fields.number("incarnation", MAX_U64),
-        name=fields.text("name", MAX_NAME),
-        rack=fields.text("rack", MAX_NAME),
-        host=fields.text("host", MAX_NAME),
+        name=fields.line("name", MAX_NAME),
+        rack=fields.line("rack", MAX_NAME),
+        host=fields.line("host", MAX_NAME),
         port=fields.number("port", 65535),
         weight=fields.number("weight", MAX_U64),
         wire_version=fields.number("wire", 65535),
@@ -277,9 +286,20 @@ class _Fields:
 
     def text(self, name: str, most: int) -> str:
         value = self._record.get(name)
-        if not isinstance(value, str) or len(value) > most:
+        if not isinstance(value, str) or len(value) > most or not _is_encodable(value):
             raise BadRequest(f"{name}: not a text of at most {most} characters")
         return value
+
+    def line(self, name: str, most: int) -> str:
+        """A text without control characters, which logs and listings may show as it is."""
+        value = self.text(name, most)
+        if _CONTROL.search(value):
+            raise BadRequest(f"{name}: has control characters")
+        return value
+
+    def message(self, name: str) -> str:
+        """What went wrong, for people: control characters become blanks."""
+        return _CONTROL.sub(" ", self.text(name, MAX_MESSAGE))
 
     def flag(self, name: str) -> bool:
         value = self._record.get(name)
@@ -291,7 +311,12 @@ class _Fields:
         return _number(self._record.get(name), name, most)
 
     def segments(self, name: str) -> tuple[int, ...]:
-        return tuple(_number(value, name, MAX_SEGMENT_INDEX) for value in self.items(name, MAX_SEGMENTS))
+        """Segment numbers without repetitions, in the order of their first."""
+        numbers = (_number(value, name, MAX_SEGMENT_INDEX) for value in self.items(name, MAX_RECORDS))
+        segments = tuple(dict.fromkeys(numbers))
+        if len(segments) > MAX_ADOPTED:
+            raise BadRequest(f"{name}: {len(segments)} segments, at most {MAX_ADOPTED} in one request")
+        return segments
 
     def hex(self, name: str, most: int) -> bytes:
         text = self.text(name, 2 * most)
@@ -313,6 +338,16 @@ class _Fields:
         if len(value) != size:
             raise BadRequest(f"{name}: {len(value)} bytes, not {size}")
         return value
+
+
+def _encodable(message: str) -> str:
+    """A message as it may cross: bounded, and names in it that are not UTF-8 escaped."""
+    return message.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE]
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether a text has no lone surrogates, which JSON can write and UTF-8 cannot."""
+    return not _SURROGATES.search(text)
 
 
 def _refuse_constant(text: str) -> NoReturn:

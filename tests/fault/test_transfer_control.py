@@ -45,7 +45,7 @@ QUESTIONS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
     "adopt": lambda control, peer: control.adopt(peer, AdoptRequest(SNAPSHOT, (1,), peer.node_id), timeout=5),
 }
 TELLINGS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
-    "announce": lambda control, peer: control.announce(peer, Announcement()),
+    "announce": lambda control, peer: control.announce(peer, Announcement(({},))),
     "leave": lambda control, peer: control.leave(peer, peer.node_id, 1),
 }
 ANSWERS = {

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -10,11 +11,11 @@ from random import Random
 import pytest
 
 from hoard_p2p.errors import Corrupt
-from hoard_p2p.ids import chunk_id
+from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.testing.network import FileService, a_peer
 from hoard_p2p.transfer.sending import Sending, Turn
 from hoard_p2p.transfer.server import Limits, bind, make_server
-from hoard_p2p.transfer.service import SendExtent
+from hoard_p2p.transfer.service import Located, SendExtent
 
 CHUNKS = [Random(number).randbytes(4 << 20) for number in range(8)]
 REQUEST = b"".join(chunk_id(data) for data in CHUNKS) * 8
@@ -118,16 +119,55 @@ def test_many_stalled_receivers_do_not_keep_others_waiting(service: FileService)
         stalled = [await receiver(port) for _ in range(10)]
         async with asyncio.timeout(10):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            path = f"/v1/chunk/{chunk_id(CHUNKS[0]).hex()}"
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            head = b"POST /v1/chunks HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 32\r\n\r\n"
+            writer.write(head + chunk_id(CHUNKS[0]))
             await reader.readuntil(b"\r\n\r\n")
-            assert await reader.readexactly(len(CHUNKS[0])) == CHUNKS[0]
+            assert (await reader.readexactly(4 + len(CHUNKS[0])))[4:] == CHUNKS[0]
         for _, other in [*stalled, (reader, writer)]:
             other.transport.abort()
         await until_released(service)
         await server.stop()
 
     asyncio.run(main())
+
+
+class LateService(FileService):
+    """Finds chunks only when the test lets it."""
+
+    go: threading.Event
+
+    def locate(self, ids: Sequence[ChunkId]) -> Located:
+        assert self.go.wait(10)
+        return super().locate(ids)
+
+
+@pytest.mark.parametrize("how", ["too late", "the node stops"])
+def test_extents_that_are_found_after_the_request_ended_are_released(tmp_path: Path, how: str) -> None:
+    service = LateService(a_peer(1), tmp_path / "slab", CHUNKS)
+    service.go = threading.Event()
+
+    async def main() -> None:
+        limits = Limits(answer_time=0.1) if how == "too late" else Limits()
+        server = make_server(service, limits=limits)
+        port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /v1/chunks HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(REQUEST)}\r\n\r\n"
+        writer.write(head.encode() + REQUEST)
+        if how == "too late":
+            assert b" 504 " in await reader.readline()
+            service.go.set()
+            await server.stop()
+        else:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(server.stop())
+                assert await reader.read() == b""
+                service.go.set()
+        writer.close()
+        assert service.located, "the test is about extents that were lent"
+        assert service.open_extents == 0
+
+    asyncio.run(main())
+    service.close()
 
 
 @pytest.mark.expect_warnings
@@ -158,7 +198,7 @@ def test_sending_from_a_short_slab_raises_instead_of_sending_something_else(tmp_
     left, right = socket.socketpair()
     with path.open("rb") as slab, left, right:
         left.setblocking(False)
-        sending = Sending([SendExtent(slab.fileno(), 0, size)], framed=True)
+        sending = Sending([SendExtent(slab.fileno(), 0, size)])
         with pytest.raises(Corrupt):
             while sending.advance(left) is not Turn.DONE:
                 right.recv(1 << 20)

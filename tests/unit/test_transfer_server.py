@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,8 +27,17 @@ from hoard_p2p.interfaces import Residency
 from hoard_p2p.testing.network import FileService, a_peer
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.guard import error_response
-from hoard_p2p.transfer.server import Limits, PeerServer, bind, make_server
-from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello
+from hoard_p2p.transfer.server import Endpoints, Limits, PeerServer, bind, make_server
+from hoard_p2p.transfer.wire import (
+    MAX_NEWS,
+    AdoptReply,
+    AdoptRequest,
+    Announcement,
+    Hello,
+    Record,
+    encode_adopt_request,
+    encode_announcement,
+)
 
 SMALL = b"small chunk"
 LARGE = Random(3).randbytes(3_000_000)
@@ -171,12 +182,17 @@ def test_adopt_announce_and_leave_reach_the_service(service: FileService) -> Non
     with_server(service, use)
 
 
-def test_one_chunk_is_served_bare(service: FileService) -> None:
+def test_more_news_than_one_announcement_takes_are_told_in_several(service: FileService) -> None:
+    refs: tuple[Record, ...] = tuple({"name": str(number)} for number in range(2 * MAX_NEWS + 1))
+    snapshots: tuple[Record, ...] = tuple({"id": str(number)} for number in range(MAX_NEWS + 1))
+
     async def use(port: int, control: PeerControl) -> None:
-        for data in (SMALL, LARGE):
-            assert await ask(port, get(f"/v1/chunk/{chunk_id(data).hex()}")) == (200, data)
-        status, _ = await ask(port, get(f"/v1/chunk/{'0' * 64}"))
-        assert status == 404
+        await control.announce(replace(service.me, port=port), Announcement(snapshots, refs))
+        assert len(service.announced) == 3
+        assert tuple(record for told in service.announced for record in told.refs) == refs
+        assert tuple(record for told in service.announced for record in told.snapshots) == snapshots
+        too_many = encode_announcement(Announcement((), refs[: MAX_NEWS + 1]))
+        assert (await ask(port, post("/v1/announce", too_many)))[0] == 400
 
     with_server(service, use)
 
@@ -249,8 +265,8 @@ def test_a_web_page_is_refused(service: FileService) -> None:
         (get("/"), 404),
         (get("/v1/../etc/passwd"), 404),
         (get("/v1/chunks"), 405),
-        (get("/v1/chunk/zz"), 400),
-        (get(f"/v1/chunk/{'AB' * 32}"), 400),
+        (get("/v1/root/zz"), 400),
+        (get(f"/v1/root/{'AB' * 32}"), 400),
         (get(f"/v1/root/{'0' * 63}"), 400),
         (get(f"/v1/root/{'0' * 64}"), 404),
         (get(f"/v1/residency/{'0' * 64}"), 404),
@@ -382,6 +398,50 @@ def test_stopping_does_not_wait_for_a_request_that_hangs(waiting: WaitingService
     assert asyncio.run(main()) < 5
 
 
+class AdoptingService(FileService):
+    """Adopts when the test says so."""
+
+    go: asyncio.Event
+
+    async def adopt(self, request: AdoptRequest) -> AdoptReply:
+        self.adopted.append(request)
+        await self.go.wait()
+        return AdoptReply(request.segments)
+
+
+def test_few_adopts_run_at_a_time_and_few_more_wait_for_their_turn(tmp_path: Path) -> None:
+    service = AdoptingService(a_peer(1), tmp_path / "slab")
+    service.go = asyncio.Event()
+    body = encode_adopt_request(AdoptRequest(SnapshotId(bytes(32)), (1,), a_peer(2).node_id))
+    states: dict[int, list[int]] = {1: [], 2: []}
+
+    async def one(port: int, round_number: int) -> None:
+        states[round_number].append((await ask(port, post("/v1/adopt", body)))[0])
+
+    async def use(port: int, control: PeerControl) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(9):
+                group.create_task(one(port, 1))
+            async with asyncio.timeout(10):
+                while len(states[1]) < 3:  # noqa: ASYNC110 - the server is another party, polled with a deadline
+                    await asyncio.sleep(0.01)
+            assert len(service.adopted) == 4
+            service.go.set()
+        assert sorted(states[1]) == [200] * 6 + [503] * 3
+        service.go.clear()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(one(port, 2))
+            async with asyncio.timeout(10):
+                while not states[2]:  # noqa: ASYNC110 - the same
+                    await asyncio.sleep(0.01)
+            assert states[2] == [503], "a turn that does not come in time is told so"
+            service.go.set()
+
+    with_server(service, use, Limits(adopts=4, adopts_waiting=2, answer_time=0.5))
+    service.close()
+
+
 class FailingService(FileService):
     """Fails in the way the test chose."""
 
@@ -453,3 +513,11 @@ def test_a_server_may_be_given_a_socket_whose_port_is_known_before(service: File
             await server.stop()
 
     asyncio.run(main())
+
+
+def test_the_paths_are_those_of_the_document(service: FileService) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+    written = set(re.findall(r"^\| `(GET|POST) (/v1/\S+)` \|", page, re.MULTILINE))
+    with ThreadPoolExecutor(1) as executor:
+        routes = Endpoints(service, Limits(), executor).routes()
+    assert {(route.method, route.path.replace("{id}", "ID")) for route in routes} == written

@@ -17,11 +17,12 @@ from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hell
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+LINES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20)
 NODES = st.binary(min_size=16, max_size=16).map(NodeId)
 SNAPSHOTS = st.binary(min_size=32, max_size=32).map(SnapshotId)
-PEERS = st.builds(Peer, NODES, NUMBERS, TEXTS, TEXTS, TEXTS, st.integers(0, 65535), NUMBERS, st.integers(0, 65535))
+PEERS = st.builds(Peer, NODES, NUMBERS, LINES, LINES, LINES, st.integers(0, 65535), NUMBERS, st.integers(0, 65535))
 DIGESTS = st.one_of(st.just(b""), st.binary(min_size=32, max_size=32))
-SEGMENTS = st.lists(st.integers(0, (1 << 32) - 1), max_size=5).map(tuple)
+SEGMENTS = st.lists(st.integers(0, (1 << 32) - 1), max_size=5, unique=True).map(tuple)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
@@ -41,7 +42,7 @@ DECODERS = [
 HELLO = Hello(a_peer(1), "c", (a_peer(2),), bytes(32), bytes(32), b"boot")
 
 
-@given(st.builds(Hello, PEERS, TEXTS, st.lists(PEERS, max_size=3).map(tuple), DIGESTS, DIGESTS, DIGESTS))
+@given(st.builds(Hello, PEERS, LINES, st.lists(PEERS, max_size=3).map(tuple), DIGESTS, DIGESTS, DIGESTS))
 def test_a_hello_survives_the_wire(hello: Hello) -> None:
     assert wire.decode_hello(wire.encode_hello(hello)) == hello
 
@@ -56,7 +57,7 @@ def test_a_residency_survives_the_wire(residency: Residency) -> None:
     assert wire.decode_residency(wire.encode_residency(residency)) == residency
 
 
-@given(st.builds(AdoptRequest, SNAPSHOTS, SEGMENTS, NODES), st.builds(AdoptReply, SEGMENTS, st.booleans(), TEXTS))
+@given(st.builds(AdoptRequest, SNAPSHOTS, SEGMENTS, NODES), st.builds(AdoptReply, SEGMENTS, st.booleans(), LINES))
 def test_an_adoption_survives_the_wire(request: AdoptRequest, reply: AdoptReply) -> None:
     assert wire.decode_adopt_request(wire.encode_adopt_request(request)) == request
     assert wire.decode_adopt_reply(wire.encode_adopt_reply(reply)) == reply
@@ -147,3 +148,40 @@ def test_a_residency_map_beyond_the_bound_is_refused() -> None:
         wire.decode_residency(wire.encode_residency(residency))
     whole = replace(residency, bits=bytes(wire.MAX_RESIDENCY))
     assert wire.decode_residency(wire.encode_residency(whole)) == whole
+
+
+def test_repeated_segments_count_once_and_more_than_the_bound_are_refused() -> None:
+    request = AdoptRequest(SnapshotId(bytes(32)), (5, 3, 5, 5, 3) * 1000, NodeId(bytes(16)))
+    assert wire.decode_adopt_request(wire.encode_adopt_request(request)).segments == (5, 3)
+    most = replace(request, segments=tuple(range(wire.MAX_ADOPTED)))
+    assert wire.decode_adopt_request(wire.encode_adopt_request(most)) == most
+    with pytest.raises(BadRequest, match="at most 64"):
+        wire.decode_adopt_request(wire.encode_adopt_request(replace(request, segments=tuple(range(65)))))
+
+
+def test_an_announcement_has_at_most_4096_records_of_each_kind() -> None:
+    records: tuple[wire.Record, ...] = ({},) * 4096
+    assert wire.decode_announcement(wire.encode_announcement(Announcement(records, records))).refs == records
+    for news in (Announcement((*records, {}), ()), Announcement((), (*records, {}))):
+        with pytest.raises(BadRequest):
+            wire.decode_announcement(wire.encode_announcement(news))
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\nb", "\x1b[2J", "\x7f", "\u2028"])
+def test_names_that_would_break_a_log_or_cannot_be_encoded_are_refused(text: str) -> None:
+    for hello in (
+        Hello(replace(a_peer(1), name=text), "c"),
+        Hello(replace(a_peer(1), rack=text), "c"),
+        Hello(replace(a_peer(1), host=text), "c"),
+        Hello(a_peer(1), text),
+        Hello(a_peer(1), "c", (replace(a_peer(2), name=text),)),
+    ):
+        with pytest.raises(BadRequest):
+            wire.decode_hello(wire.encode_hello(hello))
+
+
+def test_a_message_crosses_whatever_is_in_it_as_one_line() -> None:
+    said = "cannot read 'caf\udce9':\n\x1b[2J" + "x" * 5000
+    assert wire.decode_error(wire.encode_error("Refused", said))[1].startswith("cannot read 'caf\\udce9':  [2Jxx")
+    reply = wire.decode_adopt_reply(wire.encode_adopt_reply(AdoptReply((), error=said)))
+    assert len(reply.error) == wire.MAX_MESSAGE
