@@ -8,6 +8,7 @@ cross a process boundary by name.
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 
 class HoardError(Exception):
@@ -79,7 +80,7 @@ class NodeRunning(HoardError):
 
     def __init__(self, data_dir: Path | str, pid: int) -> None:
         super().__init__(
-            f"a node already runs on {data_dir} (pid {pid}); stop it with: hoard down --data-dir {data_dir}"
+            f"a node already runs on {data_dir} (pid {pid}); stop it with: hoard down --data-dir {quote(str(data_dir))}"
         )
         self.pid = pid
 

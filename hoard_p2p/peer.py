@@ -37,6 +37,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_wildcard(host: str) -> bool:
+    """Whether a server that listens on `host` listens on every address of its machine."""
+    return host in ("", "0.0.0.0", "::")
+
+
 def parse_node_id(text: str) -> NodeId:
     """The id written as 32 hex digits. Raises ValueError for anything else."""
     return NodeId(from_hex(text, NODE_ID_SIZE, "a node id"))

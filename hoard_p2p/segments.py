@@ -89,13 +89,6 @@ def data_size(runs: Sequence[tuple[ChunkId, int]]) -> int:
     return sum(length for chunk_id, length in runs if chunk_id != HOLE)
 
 
-def segment_starts(runs: Sequence[tuple[ChunkId, int]]) -> list[int]:
-    """First runs of the segments of one file by itself (a catalog), and at the end the number of runs."""
-    segmenter = Segmenter()
-    segmenter.add_file(runs, 0)
-    return list(segmenter.finish().firsts)
-
-
 def placement_key(ids: Sequence[ChunkId]) -> ChunkId | None:
     """What a segment with these runs is placed by: the id of its last chunk; None if all are holes."""
     return next((chunk_id for chunk_id in reversed(ids) if chunk_id != HOLE), None)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from hoard_p2p.cli.localcluster import why_no_mount
+from hoard_p2p.mount.attach import obstacle
 
 SESSION_VARIABLE = "HOARD_TEST_SESSION"
 """Set to a random value for the session: every process that a test starts can be told by it."""
@@ -152,7 +152,7 @@ def why_no_netns() -> str:
     return ""
 
 
-REASONS: dict[str, Callable[[], str]] = {"root": why_no_root, "fuse": why_no_mount, "netns": why_no_netns}
+REASONS: dict[str, Callable[[], str]] = {"root": why_no_root, "fuse": obstacle, "netns": why_no_netns}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -185,7 +185,7 @@ def needs_root() -> None:
 @pytest.fixture
 def needs_fuse() -> None:
     """Skips the test where nothing can be mounted."""
-    if reason := why_no_mount():
+    if reason := obstacle():
         pytest.skip(reason)
 
 

@@ -29,7 +29,8 @@ def wait_until(done: Callable[[], bool], what: str, seconds: float = 20.0) -> No
 
 @dataclass
 class Machine:
-    """One node with its data directory. `prefix` runs commands elsewhere (`ip netns exec NAME`)."""
+    """One node with its data directory. `prefix` runs commands elsewhere (`ip netns exec NAME`); `environment` is added
+    to that of its commands, and so of the node, its publishes and its mounts."""
 
     data_dir: Path
     cluster: str
@@ -38,6 +39,7 @@ class Machine:
     prefix: tuple[str, ...] = ()
     discovery: str = "mdns"
     listen: str = "0.0.0.0:0"
+    environment: dict[str, str] = field(default_factory=dict)
     mounts: list[Path] = field(default_factory=list)
 
     def hoard(
@@ -45,7 +47,7 @@ class Machine:
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command against this node; an AssertionError with its output if it fails."""
         command = [*self.prefix, *HOARD, *arguments]
-        environment = {**os.environ, "HOARD_DATA_DIR": os.fspath(self.data_dir)}
+        environment = {**os.environ, **self.environment, "HOARD_DATA_DIR": os.fspath(self.data_dir)}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
         if check:
             assert done.returncode == 0, f"{arguments}: status {done.returncode}\n{done.stdout}{done.stderr}"
@@ -97,13 +99,13 @@ class Machine:
 
 
 @contextmanager
-def machines(made: Sequence[Machine]) -> Iterator[Sequence[Machine]]:
-    """Start nodes, wait until all see each other, and end everything afterwards."""
+def machines(made: Sequence[Machine], *, others: int = 0) -> Iterator[Sequence[Machine]]:
+    """Start nodes, wait until all see each other and `others` that run already, and end everything afterwards."""
     try:
         for machine in made:
             machine.up()
         for machine in made:
-            wait_until(lambda machine=machine: machine.sees(len(made) - 1), f"{machine.name} sees all others")  # type: ignore[misc]  # bound now
+            wait_until(lambda machine=machine: machine.sees(len(made) - 1 + others), f"{machine.name} sees all others")  # type: ignore[misc]  # bound now
         yield made
     finally:
         for machine in made:
@@ -122,6 +124,14 @@ def tree(root: Path) -> dict[bytes, tuple[object, ...]]:
             path = os.path.join(directory, name)
             found[os.path.relpath(path, top)] = _facts(path, first)
     return found
+
+
+def exported(found: dict[bytes, tuple[object, ...]]) -> dict[bytes, tuple[object, ...]]:
+    """What `hoard export` makes of a tree whose snapshot keeps no owners: no set-user-id and set-group-id bits."""
+    return {
+        path: (kind, mode & 0o1777, *facts) if isinstance(mode, int) else (kind, mode, *facts)
+        for path, (kind, mode, *facts) in found.items()
+    }
 
 
 def _facts(path: bytes, first: dict[tuple[int, int], bytes]) -> tuple[object, ...]:

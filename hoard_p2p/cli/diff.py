@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from hoard_p2p.cli.doors import Doors, Snapshot
-from hoard_p2p.cli.options import data_dir_option, json_option
-from hoard_p2p.cli.output import name_text, write_json, write_names
+from hoard_p2p.cli.options import SNAPSHOT, data_dir_option, json_option
+from hoard_p2p.cli.output import write_json, write_names
 from hoard_p2p.config import Json
+from hoard_p2p.printing import name_text
 
 if TYPE_CHECKING:
     from hoard_p2p.catalog.reader import Catalog
@@ -119,8 +120,8 @@ def _same_bytes(old: Snapshot, new: Snapshot, pair: Pair, size: int) -> bool:
 
 
 @click.command()
-@click.argument("old", metavar="A")
-@click.argument("new", metavar="B")
+@click.argument("old", metavar="A", type=SNAPSHOT)
+@click.argument("new", metavar="B", type=SNAPSHOT)
 @data_dir_option
 @json_option
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if there is any difference.")

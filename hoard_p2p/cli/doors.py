@@ -1,7 +1,7 @@
 """What commands reach the node through: handed to each command, so that tests can hand in others."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +10,7 @@ from hoard_p2p.config import Json
 
 if TYPE_CHECKING:
     from hoard_p2p.catalog.reader import Catalog
+    from hoard_p2p.node.reading import Stores
 
 Body = dict[str, Json]
 
@@ -58,7 +59,8 @@ class Snapshot(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """`connect(data_dir)` raises NoNode; `reading(data_dir, text)` raises NoNode, NotFound or Unavailable."""
+    """`connect(data_dir)` raises NoNode; `reading(data_dir, text)` raises NoNode, NotFound or Unavailable.
+    Several snapshots may be open, the last one is closed first."""
 
     connect: Callable[[Path], AbstractContextManager[Client]]
     reading: Callable[[Path, str], AbstractContextManager[Snapshot]]
@@ -70,19 +72,19 @@ def _connect(data_dir: Path) -> AbstractContextManager[Client]:
     return NodeClient.connect(data_dir)
 
 
-@contextmanager
-def _reading(data_dir: Path, text: str) -> Iterator[Snapshot]:
-    from hoard_p2p.node.client import NodeClient
-    from hoard_p2p.node.reading import open_snapshot
+class _Reading:
+    """Opens snapshots; those that are open at the same time share what may be open only once."""
 
-    with NodeClient.connect(data_dir) as client:
-        reader = open_snapshot(client, data_dir, text)
-        try:
-            yield reader
-        finally:
-            reader.close()
+    def __init__(self) -> None:
+        self._stores: Stores | None = None
+
+    def __call__(self, data_dir: Path, text: str) -> AbstractContextManager[Snapshot]:
+        from hoard_p2p.node.reading import Stores, open_snapshot
+
+        self._stores = self._stores or Stores()
+        return open_snapshot(self._stores, data_dir, text)
 
 
 def node_doors() -> Doors:
     """The real ones."""
-    return Doors(_connect, _reading)
+    return Doors(_connect, _Reading())

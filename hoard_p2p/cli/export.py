@@ -6,6 +6,7 @@ command opened without following links, and only where nothing was before.
 
 import contextlib
 import os
+import shlex
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hoard_p2p.cli.doors import Doors, Snapshot
-from hoard_p2p.cli.options import data_dir_option
-from hoard_p2p.cli.output import complain, printable, size_text
+from hoard_p2p.cli.options import PATH, SNAPSHOT, data_dir_option
+from hoard_p2p.cli.output import complain, size_text
 from hoard_p2p.cli.progress import Display, Step, display
-from hoard_p2p.errors import Refused
+from hoard_p2p.errors import HoardError, PathNotFound, Refused
+from hoard_p2p.printing import printable
 
 if TYPE_CHECKING:
     from hoard_p2p.catalog.reader import Catalog
@@ -73,7 +75,7 @@ class TreeWriter:
         self.bytes = 0
 
     def write(self) -> None:
-        """Make every entry. On failure `made` entries are there, the last of them may be incomplete."""
+        """Make every entry. On failure `made` entries are there, one more may be incomplete. Raises HoardError."""
         try:
             for inode in range(1, self._catalog.inodes):
                 self._entry(inode)
@@ -81,6 +83,10 @@ class TreeWriter:
             for inode in reversed(range(self._catalog.inodes)):
                 if self._catalog.is_dir(inode):
                     self._finish(self._directories.fd(inode), inode)
+        except BrokenPipeError:  # whoever read our progress left
+            raise
+        except OSError as error:
+            raise HoardError(f"cannot write the tree: {error.strerror}") from error
         finally:
             self._directories.close()
 
@@ -155,16 +161,26 @@ class TreeWriter:
             os.setxattr(fd, name, value)
         if self._keeps_owner and (owner := catalog.uid_gid(inode)):
             os.fchown(fd, *owner)
-        os.fchmod(fd, catalog.mode(inode) & 0o7777)
+        # With the owner gone, set-user-id would be to whoever exports: a program of the publisher's in their name.
+        os.fchmod(fd, catalog.mode(inode) & (0o7777 if self._keeps_owner else 0o1777))
         mtime = catalog.mtime(inode)
         os.utime(fd, ns=(mtime, mtime))
 
 
 def open_target(path: Path) -> int:
-    """A descriptor of the empty directory to write to, made if it is not there. Raises Refused if it holds anything."""
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """A descriptor of the empty directory to write to, made if it is not there. Raises Refused if it holds anything,
+    PathNotFound if its parent is not there, HoardError."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        parent = path.parent
+        raise PathNotFound(f"there is no directory {parent}; mkdir -p {shlex.quote(str(parent))}") from error
+    except NotADirectoryError as error:
+        raise Refused(f"{path} is no directory; export to a new or an empty directory") from error
+    except OSError as error:
+        raise HoardError(f"cannot write to {path}: {error.strerror}; choose a directory of your own") from error
     try:
         with os.scandir(fd) as listing:
             if next(listing, None) is not None:
@@ -194,15 +210,15 @@ def write_tree(snapshot: Snapshot, path: Path, shown: Display) -> TreeWriter:
 
 
 @click.command()
-@click.argument("snapshot")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("snapshot", type=SNAPSHOT)
+@click.argument("directory", type=PATH)
 @data_dir_option
 @click.pass_obj
 def export(doors: Doors, snapshot: str, directory: Path, data_dir: Path) -> None:
     """Write the tree of SNAPSHOT into DIRECTORY, which must be new or empty.
 
-    Bytes, names, modes, modification times, symbolic and hard links, user.* attributes and holes are as published;
-    owners too if they were kept and you are root.
+    Bytes, names, modes, modification times, symbolic and hard links, user.* attributes and holes are as published.
+    Owners, and set-user-id and set-group-id bits with them, only if the snapshot keeps owners and you are root.
 
     \b
     Example:

@@ -29,22 +29,6 @@ STOP_TIMEOUT = 15.0
 COMMAND_TIMEOUT = 600.0
 
 
-def why_no_mount() -> str:
-    """Empty where this user can probably mount; else what is missing and what to do."""
-    if not Path("/dev/fuse").exists():
-        return "there is no /dev/fuse: load the kernel module (modprobe fuse), in a container add --device /dev/fuse"
-    if os.geteuid() != 0 and not (shutil.which("fusermount3") or shutil.which("fusermount")):
-        return "fusermount3 is not installed: apt install fuse3 (or dnf install fuse3), or be root"
-    try:  # fusermount3 too opens it with the rights of its user
-        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
-        return (
-            f"/dev/fuse cannot be opened ({error.strerror}): it needs mode 0666, as usual (chmod 666 /dev/fuse); "
-            "in a container add --device /dev/fuse"
-        )
-    return ""
-
-
 def mounts_below(directory: Path) -> list[Path]:
     """Mount points beneath a directory, the deepest first; touches none of them."""
     points = [line.mountpoint for line in mountinfo.lines()]
@@ -79,7 +63,11 @@ class LocalCluster:
 
     def __init__(self, name: str, *, discovery: Sequence[str] = ("mdns",)) -> None:
         # On the disk, not in memory as /tmp may be: figures are compared with a native file system.
-        self.root = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=os.environ.get("TMPDIR", "/var/tmp"))).resolve()
+        place = os.environ.get("TMPDIR", "/var/tmp")
+        try:
+            self.root = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place)).resolve()
+        except OSError as error:
+            raise HoardError(f"no directory in {place}: {error.strerror}; choose another place with TMPDIR") from error
         self.name = self.root.name
         self.nodes: list[LocalNode] = []
         self._discovery = discovery

@@ -22,9 +22,18 @@ from hoard_p2p.cli.output import complain
 from hoard_p2p.cli.publishing import publish
 from hoard_p2p.cli.reading import cat, ls
 from hoard_p2p.errors import HoardError
+from hoard_p2p.printing import printable
+
+STANDARD_ERROR = 2
+
+STATUSES = """\b
+Exit statuses:
+  0 done, 1 failed or refused, 2 wrong usage, 3 not found, 4 no node is running,
+  5 unavailable (a peer, or the deadline passed), 6 bytes are wrong, 130 interrupted, 141 closed pipe
+"""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=STATUSES)
 @click.version_option(__version__, prog_name="hoard")
 def hoard() -> None:
     """A peer-to-peer, read-only cache for training sets.
@@ -34,7 +43,7 @@ def hoard() -> None:
       hoard up --detach                          # on each machine; the nodes find each other
       hoard publish /data/set --name set:1       # on one of them; prints the snapshot id
       hoard mount set:1 /mnt/set                 # on any of them
-      hoard demo                                 # all of it on this machine, in two minutes
+      hoard demo                                 # all of it on this machine, in one or two minutes
     """
 
 
@@ -50,7 +59,11 @@ def _pipe_closed() -> int:
 
 
 def _failed(error: HoardError | OSError) -> int:
-    complain("\n".join([str(error), *getattr(error, "__notes__", [])]))
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{printable(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        text = f"{place}{error.strerror}"
+    complain("\n".join([text, *getattr(error, "__notes__", [])]))
     return exits.exit_status(error)
 
 
@@ -86,8 +99,18 @@ def _invoke(arguments: list[str], doors: Doors) -> int:
     return result if isinstance(result, int) else exits.DONE
 
 
+def _fill_standard_descriptors() -> None:
+    """A shell's `>&-` closes a descriptor: whatever is opened next would take its number, and be written to."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        pass
+    os.close(fd)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(STANDARD_ERROR, "w")
+
+
 def main() -> int:
     """The entry point of the `hoard` command."""
+    _fill_standard_descriptors()
     logging.basicConfig(level=logging.WARNING, format="hoard: %(levelname)s: %(message)s")
     return run(sys.argv[1:], node_doors())
 

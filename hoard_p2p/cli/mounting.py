@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
-from hoard_p2p.cli.options import data_dir_option
+from hoard_p2p.cli.options import PATH, SNAPSHOT, data_dir_option
+from hoard_p2p.cli.output import complain
 from hoard_p2p.config import DEFAULT_TIMEOUT
+from hoard_p2p.printing import printable
 
 
 def default_workers() -> int:
@@ -16,10 +18,14 @@ def default_workers() -> int:
 
 
 @click.command()
-@click.argument("snapshot")
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("snapshot", type=SNAPSHOT)
+@click.argument("mountpoint", type=PATH)
 @data_dir_option
-@click.option("--foreground", is_flag=True, help="Stay until it is unmounted; Ctrl-C unmounts.")
+@click.option(
+    "--foreground",
+    is_flag=True,
+    help="Stay until it is unmounted. Ctrl-C unmounts, also while the mount is in use: open files then give errors.",
+)
 @click.option("--workers", type=click.IntRange(1, 64), default=None, help="Worker processes [default: 2 to 4].")
 @click.option(
     "--timeout",
@@ -63,11 +69,15 @@ def mount(
     options = MountOptions(
         mountpoint=mountpoint.absolute(), workers=workers or default_workers(), timeout=timeout, verify=verify
     )
-    return mount_snapshot(data_dir, snapshot, options, foreground=foreground)
+
+    def tell(identifier: str) -> None:
+        complain(f"mounted {identifier[:12]} on {printable(os.fsencode(mountpoint))}; Ctrl-C unmounts")
+
+    return mount_snapshot(data_dir, snapshot, options, foreground=foreground, answers=tell)
 
 
 @click.command()
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("mountpoint", type=PATH)
 @data_dir_option
 @click.option("--force", is_flag=True, help="Unmount also while in use; open files then give errors.")
 def umount(mountpoint: Path, data_dir: Path, force: bool) -> None:
@@ -81,4 +91,6 @@ def umount(mountpoint: Path, data_dir: Path, force: bool) -> None:
     from hoard_p2p.mount.unmount import unmount
 
     del data_dir  # every command takes it; a mount is found by its mount point alone
-    unmount(mountpoint.absolute(), force=force)
+    path = mountpoint.absolute()
+    os.chdir("/")  # else this very process might keep the mount busy
+    unmount(path, force=force)

@@ -1,15 +1,15 @@
 """Names of snapshots and their end: `tag`, `untag`, `refs`, `rm`."""
 
-from datetime import datetime
 from pathlib import Path
 
 import click
 
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
-from hoard_p2p.cli.options import data_dir_option, json_option
-from hoard_p2p.cli.output import complain, printable, table, write_json
+from hoard_p2p.cli.options import SNAPSHOT, TEXT, data_dir_option, json_option
+from hoard_p2p.cli.output import complain, table, when_text, write_json
 from hoard_p2p.config import Json
+from hoard_p2p.printing import printable
 
 
 def _call(doors: Doors, data_dir: Path, op: str, **arguments: Json) -> Body:
@@ -18,13 +18,16 @@ def _call(doors: Doors, data_dir: Path, op: str, **arguments: Json) -> Body:
 
 
 @click.command()
-@click.argument("snapshot")
-@click.argument("name")
+@click.argument("snapshot", type=SNAPSHOT)
+@click.argument("name", type=TEXT, metavar="NAME[:TAG]")
 @data_dir_option
 @click.option("--move", is_flag=True, help="Point an existing name to SNAPSHOT.")
 @click.pass_obj
 def tag(doors: Doors, snapshot: str, name: str, data_dir: Path, move: bool) -> None:
     """Give SNAPSHOT a NAME[:TAG] in the whole cluster. Without --move an existing name is left alone (status 1).
+
+    A name without :TAG means NAME:latest, here and everywhere. Nothing moves `latest` by itself: `imagenet` is unknown
+    while there is only `imagenet:2012`.
 
     \b
     Examples:
@@ -36,7 +39,7 @@ def tag(doors: Doors, snapshot: str, name: str, data_dir: Path, move: bool) -> N
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=TEXT, metavar="NAME[:TAG]")
 @data_dir_option
 @click.pass_obj
 def untag(doors: Doors, name: str, data_dir: Path) -> None:
@@ -49,9 +52,9 @@ def untag(doors: Doors, name: str, data_dir: Path) -> None:
     _call(doors, data_dir, "untag", name=name)
 
 
-def when_text(milliseconds: int) -> str:
-    """Local time to the second."""
-    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def _setter(ref: Fields) -> str:
+    """The node that set it: its name, if it is known."""
+    return printable(ref.text("node_name")) or ref.text("node")[:12]
 
 
 @click.command()
@@ -70,14 +73,14 @@ def refs(doors: Doors, data_dir: Path, as_json: bool) -> None:
         write_json(body)
         return
     rows = [
-        (printable(r.text("name")), r.text("snapshot")[:12], when_text(r.number("when")), r.text("node")[:12])
+        (printable(r.text("name")), r.text("snapshot")[:12], when_text(r.number("when") / 1000), _setter(r))
         for r in Fields(body).rows("refs")
     ]
     print(table(("NAME", "SNAPSHOT", "SET", "BY"), rows))
 
 
 @click.command()
-@click.argument("snapshot")
+@click.argument("snapshot", type=SNAPSHOT)
 @data_dir_option
 @click.option("--force", is_flag=True, help="Also if it has names (which go too) or is mounted.")
 @click.pass_obj

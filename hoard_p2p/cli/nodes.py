@@ -12,23 +12,35 @@ import click
 
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
-from hoard_p2p.cli.options import data_dir_option, json_option
-from hoard_p2p.cli.output import printable, size_text, table, write_json
+from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
+from hoard_p2p.cli.output import complain, size_text, table, write_json
 from hoard_p2p.config import NodeSettings, default_cluster, default_name, parse_listen, parse_size
 from hoard_p2p.errors import DeadlineExceeded, NoNode
+from hoard_p2p.peer import is_loopback
+from hoard_p2p.printing import printable
 
 DOWN_TIMEOUT = 60.0
 """Seconds that a node which has stopped listening may take to end its process."""
 
+OPEN_MODE = (
+    "warning: open mode, there is no key: whoever can reach this node's port can read what is published; "
+    "only private addresses are served"
+)
 WATCH_EVERY = 1.0
+NO_PEERS = (
+    "no peers: other nodes are found by multicast DNS if their --cluster is the same; where that is blocked, start "
+    "nodes with --discovery static:HOST:PORT"
+)
 _CLEAR = "\x1b[H\x1b[J"
 
 
 @click.command()
 @data_dir_option
 @click.option("--listen", default="0.0.0.0:0", metavar="HOST:PORT", show_default=True, help="Port 0: any free port.")
-@click.option("--cluster", default=None, help="Only nodes of the same cluster name meet [default: your user name].")
-@click.option("--name", default=None, help="What others call this node [default: the host name].")
+@click.option(
+    "--cluster", type=TEXT, default=None, help="Only nodes of the same cluster name meet [default: your user name]."
+)
+@click.option("--name", type=TEXT, default=None, help="What others call this node [default: the host name].")
 @click.option("--rack", default="", help="Copies of a segment go to different racks where there are several.")
 @click.option(
     "--capacity",
@@ -66,6 +78,7 @@ def up(
       hoard up --listen 0.0.0.0:7440 --rack r12 --capacity 2TiB
       hoard up --discovery static:10.0.0.5:7440,10.0.0.6:7440
     """
+    from hoard_p2p.node.background import Report
     from hoard_p2p.node.main import detach as start_detached
     from hoard_p2p.node.main import run_node
 
@@ -80,23 +93,33 @@ def up(
         capacity=capacity,
         discovery=discovery,
     )
+    if not is_loopback(host):
+        complain(OPEN_MODE)
     if detach:
         print(f"the node is up, pid {start_detached(settings)}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-    return run_node(settings)
+    return run_node(settings, Report())
 
 
 @click.command()
 @data_dir_option
 @click.pass_obj
 def down(doors: Doors, data_dir: Path) -> None:
-    """Stop the node of this machine. Mounts stay, and serve what is stored here.
+    """Stop the node of this machine. Mounts stay, and serve what is stored here. Status 0 also if none was running.
 
     \b
     Example:
       hoard down
     """
+    try:
+        _stop(doors, data_dir)
+    except NoNode:
+        complain("no node was running")
+
+
+def _stop(doors: Doors, data_dir: Path) -> None:
+    """Returns when the node's process has ended. Raises NoNode, DeadlineExceeded."""
     with doors.connect(data_dir) as client:
         pid = Fields(client.call("ping", {}).body).number("pid")
         try:
@@ -105,7 +128,7 @@ def down(doors: Doors, data_dir: Path) -> None:
             return
         try:
             with contextlib.suppress(NoNode):  # it may be gone before it has answered
-                client.call("down", {"drain": False})
+                client.call("down", {})
             _wait_end(process, pid)
         finally:
             os.close(process)
@@ -128,6 +151,10 @@ def _wait_end(process: int, pid: int) -> None:
 @click.pass_obj
 def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
     """Show the node, its peers, snapshots, store and mounts.
+
+    SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
+    many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
+    counted. The weight of the store says how much data this node is home of, compared with others; it is no limit.
 
     With --watch --json, each line is one JSON object.
 
@@ -166,7 +193,7 @@ def _node_text(answer: Fields) -> str:
             f"node      {printable(node.text('name'))} ({node.text('id')[:12]}){rack}, "
             f"cluster {printable(node.text('cluster'))}, pid {node.number('pid')}, version {node.text('version')}",
             f"address   {node.text('url')}",
-            f"store     {size_text(store.number('used'))} of {size_text(store.number('capacity'))} used, "
+            f"store     {size_text(store.number('used'))} used (weight {size_text(store.number('capacity'))}), "
             f"{store.number('chunks'):,} chunks, in {printable(node.text('data_dir'))}",
         )
     )
@@ -178,7 +205,7 @@ def peers_text(answer: Fields) -> str:
         (printable(p.text("name")), p.text("id")[:12], printable(p.text("rack")), p.text("state"), p.text("url"))
         for p in answer.rows("peers")
     ]
-    return "peers\n" + table(("NAME", "ID", "RACK", "STATE", "ADDRESS"), rows, indent="  ") if rows else "no peers"
+    return "peers\n" + table(("NAME", "ID", "RACK", "STATE", "ADDRESS"), rows, indent="  ") if rows else NO_PEERS
 
 
 def _known(fields: Fields, key: str) -> str:

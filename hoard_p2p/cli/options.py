@@ -2,13 +2,61 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hoard_p2p.cli.paths import whole_snapshot
 from hoard_p2p.config import default_data_dir
+from hoard_p2p.errors import BadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])  # a command function of any signature, returned as it came
+
+
+if TYPE_CHECKING:  # generic since click 8.4, for type checkers
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType
+
+
+class NotEmpty(ParamType):
+    """What another type takes, but for the empty text: an unset variable in a script must not mean the current
+    directory, or a default."""
+
+    def __init__(self, inner: ParamType) -> None:
+        self._inner = inner
+        self.name = inner.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty; is a variable not set?", param, ctx)
+        return self._inner.convert(value, param, ctx)
+
+
+class _Snapshot(ParamType):
+    """A name, an id or a prefix of one."""
+
+    name = "snapshot"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return whole_snapshot(value)
+        except BadRequest as error:
+            self.fail(str(error), param, ctx)
+
+
+class _UntouchedPath(ParamType):
+    """A path, not even looked at: what is mounted there may not answer."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value)
+
+
+TEXT = NotEmpty(click.STRING)
+PATH = NotEmpty(_UntouchedPath())
+SNAPSHOT = NotEmpty(_Snapshot())
 
 
 def _absolute(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path:
@@ -19,7 +67,7 @@ def data_dir_option(command: F) -> F:
     """`--data-dir`, handed on as `data_dir: Path`: chooses the node on this machine."""
     return click.option(
         "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=NotEmpty(click.Path(path_type=Path, file_okay=False, readable=False)),
         callback=_absolute,
         help="The node's data directory [default: $HOARD_DATA_DIR, else /var/lib/hoard as root, "
         "else $XDG_DATA_HOME/hoard].",

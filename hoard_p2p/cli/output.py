@@ -1,53 +1,18 @@
-"""How things are shown: names that may hold any byte, sizes, tables, JSON.
+"""How things are shown: names, sizes, times, tables, JSON.
 
-A name comes from whoever published it. On a terminal nothing in it may act (escape sequences, line breaks, text that
-runs backwards); in a pipe it is passed on as the bytes it is; in JSON bytes that are no UTF-8 are lone surrogates, as
-Python's `surrogateescape` makes them.
+A name is `printable` on a terminal, the bytes it is in a pipe, and `name_text` in JSON.
 """
 
 import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from hoard_p2p.config import Json
+from hoard_p2p.printing import message_text, printable
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def name_text(name: bytes) -> str:
-    """The name as JSON carries it, the same in every locale; `name_bytes` is the way back."""
-    return name.decode("utf-8", "surrogateescape")
-
-
-def name_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character == "\\":
-        return "\\\\"
-    if character.isprintable():
-        return character
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    if code > 0xFFFF:
-        return f"\\U{code:08x}"
-    return f"\\u{code:04x}" if code > 0xFF else f"\\x{code:02x}"
-
-
-def printable(name: bytes | str) -> str:
-    """The name with everything escaped that a terminal might act on; distinct names stay distinct."""
-    text = name_text(name) if isinstance(name, bytes) else name
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(map(_escaped, text))
-
-
-def message_text(message: str) -> str:
-    """A message for a terminal: line breaks stay, what else a terminal might act on is escaped."""
-    return "\n".join("".join(c if c == "\\" else _escaped(c) for c in line) for line in message.split("\n"))
 
 
 def write_names(names: Iterable[bytes], *, nul: bool) -> None:
@@ -87,6 +52,14 @@ def seconds_text(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def when_text(seconds: float) -> str:
+    """Local time to the second; empty for a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 _NUMERIC = re.compile(r"[\d,.]*( .*|-|%)?")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hoard_p2p.cli.doors import Doors, Snapshot
-from hoard_p2p.cli.output import printable
-from hoard_p2p.errors import PathNotFound, SnapshotUnknown
+from hoard_p2p.errors import BadRequest, PathNotFound, SnapshotUnknown
+from hoard_p2p.printing import printable
 
 if TYPE_CHECKING:
     from hoard_p2p.catalog.reader import Catalog
@@ -41,6 +41,16 @@ def targets(text: str) -> list[Target]:
     return [Target(f"{first}:{rest[0]}", os.fsencode(":".join(rest[1:])) if rest[1:] else None), path]
 
 
+def whole_snapshot(text: str) -> str:
+    """`text`, unless it can only be a path in a snapshot. Raises BadRequest then."""
+    first = targets(text)[0]
+    if first.path is None:
+        return text
+    raise BadRequest(
+        f"{text!r} names a path in a snapshot, and this takes whole snapshots only; write {first.snapshot}"
+    )
+
+
 @contextmanager
 def open_target(doors: Doors, data_dir: Path, ways: list[Target]) -> Iterator[tuple[Snapshot, bytes | None]]:
     """The open snapshot and the path of the first way that names an existing snapshot. Raises SnapshotUnknown."""
@@ -64,6 +74,7 @@ def resolve(catalog: "Catalog", path: bytes, *, follow: bool = True) -> int:
     Raises PathNotFound, also for links that lead out of the snapshot.
     """
     shown = printable(path)
+    missing = f"the snapshot has no path {shown}"
     current, links = 0, 0
     parts = path.split(b"/")[::-1]
     while parts:
@@ -73,9 +84,11 @@ def resolve(catalog: "Catalog", path: bytes, *, follow: bool = True) -> int:
         if part == b"..":
             current = _parent(catalog, current, shown)
             continue
-        child = _child(catalog, current, part, shown)
+        child = _child(catalog, current, part, missing)
         if catalog.is_symlink(child) and (parts or follow):
             links += 1
+            leads = printable(catalog.target(child))
+            missing = f"{shown} leads nowhere: a symbolic link points to {leads}, which the snapshot does not have"
             parts += _link_parts(catalog, child, shown, links)
         else:
             current = child
@@ -88,10 +101,10 @@ def _parent(catalog: "Catalog", directory: int, shown: str) -> int:
     return catalog.parent(directory)
 
 
-def _child(catalog: "Catalog", directory: int, name: bytes, shown: str) -> int:
+def _child(catalog: "Catalog", directory: int, name: bytes, missing: str) -> int:
     child = catalog.lookup(directory, name) if catalog.is_dir(directory) else -1
     if child < 0:
-        raise PathNotFound(f"the snapshot has no path {shown}")
+        raise PathNotFound(missing)
     return child
 
 

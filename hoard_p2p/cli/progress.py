@@ -29,9 +29,14 @@ class Step:
     saved: int = 0
 
     @property
+    def bound(self) -> int | None:
+        """The total, unless it is passed already: then what was counted grows, and nobody knows."""
+        return None if self.total is None or self.done > self.total else self.total
+
+    @property
     def details(self) -> str:
         """Files and savings, where there are any."""
-        of = f" of {self.total_files:,}" if self.total_files else ""
+        of = f" of {self.total_files:,}" if self.total_files and (self.files or 0) <= self.total_files else ""
         files = [] if self.files is None else [f"{self.files:,}{of} files"]
         saved = [f"{size_text(self.saved)} saved by deduplication"] if self.saved else []
         return ", ".join(files + saved)
@@ -46,7 +51,8 @@ class Display(Protocol):
 
 
 class Lines:
-    """A line at the first step, then at most one every `LINE_EVERY` seconds, with the rate since the phase began."""
+    """At most one line every `LINE_EVERY` seconds, the first that long after the phase began, with the rate since then;
+    a phase that had lines ends with one more."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -54,29 +60,47 @@ class Lines:
         self._phase = ""
         self._began = 0.0
         self._due = 0.0
+        self._last: Step | None = None
+        self._is_new = False  # the last step has not been printed yet
+        self._printed = False  # this phase has lines
 
     def show(self, step: Step) -> None:
         now = self._clock()
         if step.phase != self._phase:
-            self._phase, self._began, self._due = step.phase, now, now
-        if now < self._due:
-            return
-        self._due = now + LINE_EVERY
-        print(self._line(step, now - self._began), file=self._stream, flush=True)
+            self._end_phase()
+            self._phase, self._began, self._due = step.phase, now, now + LINE_EVERY
+        self._last = step
+        self._is_new = True
+        if now >= self._due:
+            self._due = now + LINE_EVERY
+            self._print(now)
+
+    def _print(self, now: float) -> None:
+        if self._last is not None and self._is_new:
+            print(self._line(self._last, now - self._began), file=self._stream, flush=True)
+        self._is_new = False
+        self._printed = True
+
+    def _end_phase(self) -> None:
+        """A phase that had lines ends with one that tells how far it came."""
+        if self._printed:
+            self._print(self._clock())
+        self._printed = False
+        self._last = None
 
     @staticmethod
     def _line(step: Step, elapsed: float) -> str:
         amount = size_text if step.in_bytes else str
-        parts = [f"{step.phase}: {amount(step.done)}" + (f" of {amount(step.total)}" if step.total else "")]
-        moving = elapsed > 0 and step.done != step.total
+        parts = [f"{step.phase}: {amount(step.done)}" + (f" of {amount(step.bound)}" if step.bound else "")]
+        moving = elapsed > 0 and step.done != step.bound
         if moving and step.in_bytes:
             parts.append(f"{size_text(step.done / elapsed)}/s")
-        if moving and step.total and 0 < step.done < step.total:
-            parts.append(f"{seconds_text(elapsed * (step.total - step.done) / step.done)} left")
+        if moving and step.bound and step.done:
+            parts.append(f"{seconds_text(elapsed * (step.bound - step.done) / step.done)} left")
         return ", ".join([*parts, *([step.details] if step.details else [])])
 
     def close(self) -> None:
-        return
+        self._end_phase()
 
 
 class Bar:
@@ -105,7 +129,7 @@ class Bar:
                 dynamic_ncols=True,
             )
             self._phase = step.phase
-        bar.total = step.total
+        bar.total = step.bound
         bar.set_postfix_str(step.details, refresh=False)
         bar.update(step.done - bar.n)
 

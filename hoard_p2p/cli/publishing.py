@@ -2,21 +2,26 @@
 
 import os
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
-from hoard_p2p.cli.options import data_dir_option, json_option
-from hoard_p2p.cli.output import complain, name_text, size_text, write_json
-from hoard_p2p.cli.progress import Step, display
+from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
+from hoard_p2p.cli.output import complain, size_text, write_json
+from hoard_p2p.cli.progress import Display, Step, display
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
-from hoard_p2p.errors import BadRequest, PathNotFound
+from hoard_p2p.errors import BadRequest, HoardError, PathNotFound, Refused
+from hoard_p2p.printing import name_text
 
 SHOWN_NAMES = 20
 """Names printed in a warning; the rest is counted."""
+
+_KEPT = re.compile(r"\bpublished ([0-9a-f]{64}), but\b")
+"""In the refusal of a name: the snapshot is there all the same."""
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
@@ -39,9 +44,23 @@ def open_source(path: Path) -> int:
         raise PathNotFound(f"there is no directory {path}") from error
     except NotADirectoryError as error:
         raise BadRequest(f"{path} is not a directory; a data set is a directory") from error
+    except OSError as error:
+        raise HoardError(f"{path} cannot be read: {error.strerror}; publish as a user who may read it") from error
 
 
-def _step(report: Body) -> Step:
+def check_excludes(patterns: Sequence[str], source: Path) -> None:
+    """Raises BadRequest for a pattern that is an absolute path in `source`: patterns begin below it."""
+    for pattern in patterns:
+        below = os.path.relpath(pattern, source.absolute())
+        if pattern.startswith(f"{source.absolute()}/") and below != ".":
+            right = f"/{below}/" if pattern.endswith("/") else f"/{below}"
+            raise BadRequest(
+                f"--exclude {shlex.quote(pattern)} would match nothing: paths begin below {source}; "
+                f"write --exclude {shlex.quote(right)}"
+            )
+
+
+def progress_step(report: Body) -> Step:
     """A progress report of the node, ready to show."""
     fields = Fields(report)
     if fields.number_or_none("segments"):
@@ -56,6 +75,16 @@ def _step(report: Body) -> Step:
         total_files=fields.number_or_none("total_files"),
         saved=fields.number("deduplicated"),
     )
+
+
+def _show(report: Body, shown: Display) -> None:
+    """Progress, or a `note` for the user at once; a report with neither only says that the node is alive."""
+    fields = Fields(report)
+    if note := fields.text("note"):
+        shown.close()
+        complain(note)
+    elif fields.text("phase"):
+        shown.show(progress_step(report))
 
 
 def _named(what: str, result: Fields, key: str) -> Iterator[str]:
@@ -75,6 +104,7 @@ def warnings(result: Body) -> list[str]:
     fields = Fields(result)
     lines = [
         *_named("special files (devices, sockets, FIFOs) were left out", fields, "skipped_special"),
+        *_named("data directory of this node was left out", fields, "own_data"),
         *_named("files vanished while they were read", fields, "vanished"),
         *_named("paths could not be read and were left out", fields, "unreadable"),
     ]
@@ -82,6 +112,9 @@ def warnings(result: Body) -> list[str]:
         f"warning: the attribute {kind.text('name')} was not kept ({kind.number('count'):,} times, for instance on "
         f"{kind.text('example')})"
         for kind in fields.rows("not_kept")
+    ]
+    lines += [
+        f"warning: --exclude {shlex.quote(pattern)} matched nothing" for pattern in fields.texts("unmatched_excludes")
     ]
     if short := fields.number("under_replicated"):
         lines.append(f"warning: {short:,} segments have fewer copies than asked for: there are not enough nodes yet")
@@ -97,10 +130,16 @@ def _summary(result: Body) -> str:
 
 
 @click.command()
-@click.argument("source")
+@click.argument("source", type=TEXT)
 @data_dir_option
 @json_option
-@click.option("--name", default=None, metavar="NAME[:TAG]", help="Name the snapshot, as `hoard tag` does.")
+@click.option(
+    "--name",
+    type=TEXT,
+    default=None,
+    metavar="NAME[:TAG]",
+    help="Name the snapshot, as `hoard tag` does; without :TAG the tag is `latest`.",
+)
 @click.option(
     "--replicas",
     type=click.IntRange(1, 16),
@@ -140,7 +179,8 @@ def publish(
     instead. Progress and warnings go to standard error.
 
     A GLOB without a slash matches a name at any depth; with one it matches a path below SOURCE; one that ends in a
-    slash matches only directories; ** stands for any number of directories.
+    slash matches only directories; ** stands for any number of directories. One that matched nothing is named at the
+    end.
 
     \b
     Examples:
@@ -156,7 +196,14 @@ def publish(
         "reproducible": reproducible,
         "skip_unreadable": skip_unreadable,
     }
-    result = _publish(doors, data_dir, source_path(source), options)
+    path = source_path(source)
+    check_excludes(exclude, path)
+    try:
+        result = _publish(doors, data_dir, path, options)
+    except Refused as error:
+        if kept := _KEPT.search(str(error)):
+            write_json({"snapshot": kept[1], "name": None}, indent=None) if as_json else print(kept[1])
+        raise
     for line in warnings(result):
         complain(line)
     if as_json:
@@ -172,7 +219,7 @@ def _publish(doors: Doors, data_dir: Path, path: Path, options: dict[str, Json])
     try:
         with doors.connect(data_dir) as client:
             arguments: dict[str, Json] = {"source": name_text(os.fsencode(path.absolute())), **options}
-            return client.call("publish", arguments, fds=[source], progress=lambda r: shown.show(_step(r))).body
+            return client.call("publish", arguments, fds=[source], progress=lambda r: _show(r, shown)).body
     finally:
         shown.close()
         os.close(source)

@@ -1,5 +1,6 @@
 """Looking into snapshots: `ls` and `cat`."""
 
+import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ import click
 
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Doors, Snapshot
-from hoard_p2p.cli.options import data_dir_option, json_option
-from hoard_p2p.cli.output import name_text, printable, size_text, table, write_json, write_names
+from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
+from hoard_p2p.cli.output import size_text, table, when_text, write_json, write_names
 from hoard_p2p.cli.paths import Target, open_target, resolve, targets
 from hoard_p2p.config import Json
-from hoard_p2p.errors import BadRequest
+from hoard_p2p.errors import BadRequest, NotFound
+from hoard_p2p.printing import name_text, printable
 
 if TYPE_CHECKING:
     from hoard_p2p.catalog.reader import Catalog
@@ -24,7 +26,7 @@ _TYPES = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "symlin
 
 
 @click.command()
-@click.argument("target", required=False, metavar="[SNAPSHOT[:PATH]]")
+@click.argument("target", type=TEXT, required=False, metavar="[SNAPSHOT[:PATH]]")
 @data_dir_option
 @json_option
 @click.option("-l", "long", is_flag=True, help="Modes, links, sizes, times and link targets too.")
@@ -58,10 +60,17 @@ def _list_snapshots(doors: Doors, data_dir: Path, as_json: bool) -> None:
         write_json(body)
         return
     rows = [
-        (s.text("id"), f"{s.number('files'):,}", size_text(s.number("bytes")), printable(" ".join(s.texts("names"))))
+        (
+            s.text("id"),
+            f"{s.number('files'):,}",
+            size_text(s.number("bytes")),
+            when_text(s.number("created") / 10**9) if s.number("created") else "",
+            printable(" ".join(s.texts("names"))),
+            printable(s.text("source")),
+        )
         for s in Fields(body).rows("snapshots")
     ]
-    print(table(("SNAPSHOT", "FILES", "SIZE", "NAMES"), rows))
+    print(table(("SNAPSHOT", "FILES", "SIZE", "CREATED", "NAMES", "SOURCE"), rows))
 
 
 def _list_entries(snapshot: Snapshot, path: bytes, *, as_json: bool, long: bool, recursive: bool, nul: bool) -> None:
@@ -120,7 +129,7 @@ def long_line(catalog: "Catalog", inode: int, name: bytes) -> bytes:
 
 
 @click.command()
-@click.argument("target", metavar="SNAPSHOT:PATH")
+@click.argument("target", type=TEXT, metavar="SNAPSHOT:PATH")
 @data_dir_option
 @click.pass_obj
 def cat(doors: Doors, target: str, data_dir: Path) -> None:
@@ -130,17 +139,31 @@ def cat(doors: Doors, target: str, data_dir: Path) -> None:
     Example:
       hoard cat imagenet:2012:labels.json | jq .
     """
-    ways = [way for way in targets(target) if way.path]
-    if not ways:
+    ways = targets(target)
+    files = [way for way in ways if way.path]
+    if not files:
         raise BadRequest(f"{target!r} names no file; write SNAPSHOT:PATH")
-    with open_target(doors, data_dir, ways) as (snapshot, path):
-        _write_file(snapshot, Target(target, path))
+    try:
+        with open_target(doors, data_dir, files) as (snapshot, path):
+            _write_file(snapshot, Target(target, path))
+    except NotFound as error:
+        if ways[0].path is None and _is_snapshot(doors, data_dir, target):
+            raise BadRequest(f"{target!r} names a snapshot; write {target}:PATH") from error
+        raise
+
+
+def _is_snapshot(doors: Doors, data_dir: Path, text: str) -> bool:
+    try:
+        with doors.reading(data_dir, text):
+            return True
+    except NotFound:
+        return False
 
 
 def _write_file(snapshot: Snapshot, target: Target) -> None:
     inode = snapshot.catalog.resolve(resolve(snapshot.catalog, target.path or b""))
     if not snapshot.catalog.is_file(inode):
-        raise BadRequest(f"{target.snapshot!r} is a directory; list it with: hoard ls {target.snapshot}")
+        raise BadRequest(f"{target.snapshot!r} is a directory; list it with: hoard ls {shlex.quote(target.snapshot)}")
     sys.stdout.flush()
     for part in snapshot.stream(inode):
         sys.stdout.buffer.write(part)

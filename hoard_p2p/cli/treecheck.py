@@ -5,7 +5,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blake3 import blake3
@@ -105,6 +105,14 @@ def _digest(path: bytes, buffer: memoryview) -> bytes:
         while size := source.readinto(buffer):
             digest.update(buffer[:size])
     return digest.digest()
+
+
+def without_owners(tree: Tree) -> Tree:
+    """The tree as an export makes it that restores no owners: nothing in it is set-user-id or set-group-id."""
+    entries = {
+        path: replace(entry, mode=entry.mode & ~(stat.S_ISUID | stat.S_ISGID)) for path, entry in tree.entries.items()
+    }
+    return replace(tree, entries=entries)
 
 
 def differences(expected: Tree, found: Tree) -> list[str]:

@@ -29,6 +29,26 @@ _ADVICE = {
 }
 
 
+def obstacle() -> str:
+    """Empty where this user can probably mount; else what is missing and what to do."""
+    if not Path(DEVICE).exists():
+        return f"there is no {DEVICE}: load the kernel module (modprobe fuse), in a container add --device {DEVICE}"
+    if os.geteuid() != 0 and _helper() is None:
+        return "fusermount3 is not installed: apt install fuse3 (or dnf install fuse3), or be root"
+    try:  # fusermount3 too opens it with the rights of its user
+        os.close(os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return (
+            f"{DEVICE} cannot be opened ({error.strerror}): it needs mode 0666, as usual (chmod 666 {DEVICE}); "
+            f"in a container add --device {DEVICE}"
+        )
+    return ""
+
+
+def _helper() -> str | None:
+    return shutil.which("fusermount3") or shutil.which("fusermount")
+
+
 def attach(source: str, mountpoint: Path) -> int:
     """Mount read-only on the folder `mountpoint`; the descriptor that the kernel's requests come from, non-blocking.
 
@@ -105,6 +125,13 @@ def _umount(mountpoint: Path, flags: int) -> None:
 
 def _attach_by_helper(source: str, mountpoint: Path) -> int:
     """fusermount3 (fusermount3(1)) mounts and sends the descriptor over the socket that _FUSE_COMMFD names."""
+    if why := obstacle():
+        raise MountFailed(f"cannot mount on {mountpoint}: {why}")
+    if not os.access(mountpoint, os.W_OK):
+        raise MountFailed(
+            f"cannot mount on {mountpoint}: you may not write to it, and only root may mount on such a directory; "
+            "mount on a directory of your own, for instance in your home"
+        )
     options = f"ro,nosuid,nodev,default_permissions,max_read={MAX_READ},fsname={source},subtype=hoard"
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
@@ -127,7 +154,7 @@ def _receive_descriptor(channel: socket.socket, mountpoint: Path) -> int:
 
 
 def _run_helper(arguments: list[str], mountpoint: Path, channel_fd: int | None = None) -> None:
-    helper = shutil.which("fusermount3") or shutil.which("fusermount")
+    helper = _helper()
     if helper is None:
         raise MountFailed(
             f"cannot mount or unmount {mountpoint} without root or fusermount3; install the package fuse3"

@@ -13,7 +13,6 @@ MINOR = 45
 OLDEST_MINOR = 31
 """Linux 5.4: opening files and directories without a request (no-open) and reads of 1 MiB came earlier than that."""
 
-ROOT_ID = 1
 MAX_READ = 1 << 20
 MAX_PAGES = MAX_READ // 4096
 MAX_BACKGROUND = 65_535

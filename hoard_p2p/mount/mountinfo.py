@@ -7,17 +7,20 @@ from pathlib import Path
 
 FILE_SYSTEM = "fuse.hoard"
 SOURCE = "hoard:"
+_USER = re.compile(r"(?:^|,)user_id=(\d+)")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class MountInfo:
-    """One mount. `snapshot`: first 12 hex digits of its id; `device`: MAJOR:MINOR as in mountinfo."""
+    """One mount. `snapshot`: first 12 hex digits of its id; `device`: MAJOR:MINOR as in mountinfo; `owner`: id of the
+    user who mounted it."""
 
     mountpoint: Path
     snapshot: str
     device: str
     mount_id: int
+    owner: int
 
     @property
     def connection(self) -> Path:
@@ -35,6 +38,7 @@ class MountLine:
     mountpoint: Path
     file_system: str
     source: str
+    options: str
 
 
 def lines() -> list[MountLine]:
@@ -45,7 +49,7 @@ def lines() -> list[MountLine]:
 def mounts() -> list[MountInfo]:
     """Every Hoard mount in this mount namespace, oldest first (of two on one path, the last is on top)."""
     return [
-        MountInfo(line.mountpoint, line.source.removeprefix(SOURCE), line.device, line.mount_id)
+        MountInfo(line.mountpoint, line.source.removeprefix(SOURCE), line.device, line.mount_id, _owner(line))
         for line in lines()
         if line.file_system == FILE_SYSTEM and line.source.startswith(SOURCE)
     ]
@@ -79,6 +83,11 @@ def locate(path: Path) -> Path:
     return path
 
 
+def _owner(line: MountLine) -> int:
+    match = _USER.search(line.options)
+    return int(match[1]) if match else 0
+
+
 def _line(fields: list[bytes]) -> MountLine:
     dash = fields.index(b"-", 6)  # a varying number of optional fields ends with it
     return MountLine(
@@ -88,6 +97,7 @@ def _line(fields: list[bytes]) -> MountLine:
         mountpoint=Path(_unescape(fields[4])),
         file_system=_unescape(fields[dash + 1]),
         source=_unescape(fields[dash + 2]),
+        options=fields[dash + 3].decode("utf-8", "surrogateescape"),
     )
 
 

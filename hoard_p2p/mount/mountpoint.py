@@ -2,9 +2,11 @@
 
 import errno
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 from hoard_p2p.errors import MountFailed
 from hoard_p2p.mount.attach import detach_lazily
@@ -25,17 +27,20 @@ def prepare(mountpoint: Path) -> Path:
     while mount := mount_at(path):
         if not _is_dead(path):
             raise MountFailed(
-                f"snapshot {mount.snapshot} is mounted on {path} already; hoard umount {path}, or choose another folder"
+                f"snapshot {mount.snapshot} is mounted on {path} already; hoard umount {quote(str(path))}, "
+                "or choose another folder"
             )
         log.warning("%s had a dead mount of snapshot %s on it; detached", path, mount.snapshot)
         detach_lazily(path)
     try:
         is_folder = path.is_dir()
     except OSError as error:
-        advice = f"; umount -l {path}" if error.errno == errno.ENOTCONN else ""
+        advice = f"; umount -l {quote(str(path))}" if error.errno == errno.ENOTCONN else ""
         raise MountFailed(f"cannot mount on {path}: {error.strerror}{advice}") from error
     if not is_folder:
-        raise MountFailed(f"cannot mount on {path}: it is no folder; mkdir -p {path}")
+        if os.path.lexists(path):
+            raise MountFailed(f"cannot mount on {path}: it is no folder; choose one")
+        raise MountFailed(f"cannot mount on {path}: it does not exist; mkdir -p {quote(str(path))}")
     return path
 
 

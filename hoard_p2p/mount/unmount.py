@@ -8,10 +8,11 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from shlex import quote
 
 from hoard_p2p.errors import MountBusy, MountFailed, NotFound
 from hoard_p2p.mount.attach import detach, detach_aborting
-from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at
+from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at, top_at
 from hoard_p2p.mount.users import nested, servers, users
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,11 @@ def unmount(mountpoint: Path, *, force: bool = False) -> None:
     path = locate(mountpoint)
     mount = mount_at(path)
     if mount is None:
-        raise NotFound(f"{path} is no hoard mount; see what is mounted with: hoard status")
+        other = top_at(path)
+        there = f"what is mounted there is {other.file_system}" if other else "nothing is mounted there"
+        raise NotFound(f"{path} is no hoard mount: {there}; hoard status lists the mounts")
+    if os.geteuid() not in (0, mount.owner):
+        raise MountFailed(f"{path} was mounted by user {mount.owner}; only they and root can unmount it")
     pids = servers(mount)
     with ExitStack() as stack:
         pidfds = _watch(pids, stack)
@@ -62,7 +67,8 @@ def _detach_politely(mount: MountInfo) -> None:
 def _describe(mount: MountInfo, who: Sequence[str]) -> str:
     shown = ", ".join(who[:SHOWN_USERS]) or "processes that cannot be seen from here (another user's, or a container's)"
     more = f" and {len(who) - SHOWN_USERS} more" if len(who) > SHOWN_USERS else ""
-    return f"{mount.mountpoint} is in use by {shown}{more}; end them, or: hoard umount --force {mount.mountpoint}"
+    force = f"hoard umount --force {quote(str(mount.mountpoint))}"
+    return f"{mount.mountpoint} is in use by {shown}{more}; end them, or: {force}"
 
 
 def _abort(mount: MountInfo) -> None:

@@ -29,9 +29,11 @@ def shared_name(device: str) -> str:
 
 
 def users(mount: MountInfo) -> list[User]:
-    """The processes that keep `mount` busy, of those that we may look into (all of them as root)."""
+    """The processes that keep `mount` busy, of those that we may look into (all of them as root); not this one."""
     found = []
     for process in _processes():
+        if int(process.name) == os.getpid():
+            continue
         how = _use(process, mount)
         if how is not None:
             found.append(User(int(process.name), _command(process), how))

@@ -10,13 +10,15 @@ Knows nothing of what the messages mean.
 import json
 import os
 import socket
+import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import HoardError, NoNode, from_wire, wire_name
+from hoard_p2p.errors import DeadlineExceeded, HoardError, NoNode, from_wire, wire_name
 from hoard_p2p.ids import Bytes
 
 INLINE_LIMIT = 60_000
@@ -25,6 +27,9 @@ INLINE_LIMIT = 60_000
 MAX_MESSAGE = 1 << 30
 MAX_FDS = 16
 SOCKET_NAME = "hoard.sock"
+CONNECT_SECONDS = 10.0
+"""A node takes a connection at once, unless it hangs and 256 others wait already."""
+
 _IN_MEMFD = b"@memfd"
 
 
@@ -119,21 +124,44 @@ class _ShortPath:
         os.close(self._fd)
 
 
-def connect(data_dir: Path) -> socket.socket:
-    """A blocking connection to the node that runs on `data_dir`. Raises NoNode."""
+def connect(data_dir: Path, *, seconds: float = CONNECT_SECONDS) -> socket.socket:
+    """A blocking connection to the node that runs on `data_dir`. Raises NoNode, and DeadlineExceeded if the node did
+    not take it within `seconds` (0: at once)."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
+        _wait_at_most(sock, seconds)
         with _ShortPath(data_dir) as path:
             sock.connect(path)
+        sock.setblocking(True)
+    except BlockingIOError as error:
+        sock.close()
+        raise DeadlineExceeded(
+            f"the node on {data_dir} takes no connections: it is stopped or hangs; {data_dir}/node-lock holds its pid"
+        ) from error
     except PermissionError as error:
         sock.close()
         raise NoNode(f"the node on {data_dir} belongs to another user; use --data-dir for one of yours") from error
     except OSError as error:
         sock.close()
         raise NoNode(
-            f"no node is running on {data_dir}; start one with: hoard up --detach --data-dir {data_dir}"
+            f"no node is running on {data_dir}; start one with: hoard up --detach --data-dir {quote(str(data_dir))}"
         ) from error
     return sock
+
+
+def _wait_at_most(sock: socket.socket, seconds: float) -> None:
+    """Bound the wait of connect(2). A time-out of Python's own would not: it polls, which a unix socket that waits for
+    room in the other's queue does not support (unix(7): connect gives EAGAIN)."""
+    if seconds <= 0:
+        sock.setblocking(False)
+        return
+    whole, part = divmod(seconds, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(whole), int(part * 1_000_000)))
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process at the other end: the one that connected, or that listened."""
+    return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], "little")
 
 
 def listen(data_dir: Path) -> socket.socket:

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 Body = dict[str, Json]
 EXIT_SECONDS = 10.0
+SCRATCH = "tmp"
+PREFIX = "ingest-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Ingested:
     summary: Body
 
 
-class _Session:
+class Session:
     """The operations that one ingest process may ask for."""
 
     def __init__(self, broker: SlabBroker, executor: Executor, report: Callable[[Body], Awaitable[None]]) -> None:
@@ -53,9 +55,9 @@ class _Session:
             case "resume_slab":
                 return await self._slab(self._resume_slab, request)
             case "commit":
-                await self._blocking(self._commit, request)
+                await self._commit(request)
             case "complete_file":
-                await self._blocking(self._complete, request)
+                await asyncio.wrap_future(self._executor.submit(self._complete, request))
             case "progress":
                 await self._report(request.args)
             case "finished":
@@ -69,7 +71,12 @@ class _Session:
         return LocalReply()
 
     async def _slab(self, make: Callable[[LocalRequest], SlabHandle], request: LocalRequest) -> LocalReply:
-        handle = await asyncio.get_running_loop().run_in_executor(self._executor, make, request)
+        making = self._executor.submit(make, request)
+        try:
+            handle = await asyncio.wrap_future(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_slab)  # the thread goes on, and nobody takes what it makes
+            raise
         return LocalReply({"slab": handle.slab, "size": handle.size}, (handle.data_fd, handle.sidecar_fd))
 
     def _new_slab(self, request: LocalRequest) -> SlabHandle:
@@ -78,21 +85,43 @@ class _Session:
     def _resume_slab(self, request: LocalRequest) -> SlabHandle:
         return self._broker.resume_slab(bytes.fromhex(str(request.args["key"])), _number(request.args["size"]))
 
-    async def _blocking(self, work: Callable[[LocalRequest], None], request: LocalRequest) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, work, request)
+    async def _commit(self, request: LocalRequest) -> None:
+        if not request.fds:
+            raise BadRequest("a commit came without its extents")
+        spill = request.fds.pop(0)  # the thread's from here on: it may outlive the request
+        try:
+            committing = self._executor.submit(self._commit_extents, spill)
+        except BaseException:
+            os.close(spill)
+            raise
+        committing.add_done_callback(lambda _: os.close(spill))
+        await asyncio.wrap_future(committing)
 
-    def _commit(self, request: LocalRequest) -> None:
-        self._broker.commit(decode_extents(framing.memfd_bytes(request.fds[0])))
+    def _commit_extents(self, spill: int) -> None:
+        self._broker.commit(decode_extents(framing.memfd_bytes(spill)))
 
     def _complete(self, request: LocalRequest) -> None:
         key, slab = bytes.fromhex(str(request.args["key"])), _number(request.args["slab"])
         self._broker.complete_file(key, slab, request.args["complete"] is True)
 
 
+def _close_slab(making: Future[SlabHandle]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        handle = making.result()
+        os.close(handle.data_fd)
+        os.close(handle.sidecar_fd)
+
+
 def _number(value: Json) -> int:
     if not isinstance(value, int):
         raise BadRequest(f"{value!r} is no number")
     return value
+
+
+def sweep(data_dir: Path) -> None:
+    """Remove what ingests of a node left that was killed. For the holder of the node lock, before its first ingest."""
+    for scratch in (data_dir / SCRATCH).glob(f"{PREFIX}*"):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 async def ingest(
@@ -106,11 +135,11 @@ async def ingest(
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
     stays unreferenced. Raises what the process failed with."""
-    scratch_root = data_dir / "tmp"
+    scratch_root = data_dir / SCRATCH
     scratch_root.mkdir(mode=0o700, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="ingest-", dir=scratch_root))
+    scratch = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch_root))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    session = _Session(broker, executor, report)
+    session = Session(broker, executor, report)
     try:
         ours.setblocking(False)
         argv = _argv(data_dir, scratch, dir_fd, theirs.fileno())
@@ -137,7 +166,7 @@ def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int) -> list[str]
     ]  # fmt: skip
 
 
-async def _converse(process: asyncio.subprocess.Process, ours: socket.socket, session: _Session, options: Body) -> None:
+async def _converse(process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body) -> None:
     try:
         framing.send(ours, options)
         await Connection(ours, session.handle).serve()

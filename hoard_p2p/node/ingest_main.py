@@ -21,7 +21,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError, NoNode, Refused, wire_name
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
 from hoard_p2p.node import framing
-from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.client import ENDLESS, NodeClient, Reply
 from hoard_p2p.node.ingest_wire import encode_extents
 from hoard_p2p.publish import Progress, PublishOptions, PublishResult, publish_directory
 from hoard_p2p.storage.reader import StoreReader
@@ -104,11 +104,14 @@ def _summary(result: PublishResult) -> dict[str, Json]:
         "deduplicated": result.deduplicated,
         "skipped_special": list(skipped.special.first),
         "skipped_special_count": skipped.special.count,
+        "own_data": list(skipped.own_data.first),
+        "own_data_count": skipped.own_data.count,
         "vanished": list(skipped.vanished.first),
         "vanished_count": skipped.vanished.count,
         "unreadable": list(skipped.unreadable.first),
         "unreadable_count": skipped.unreadable.count,
         "not_kept": [{"name": kind.name, "count": kind.count, "example": kind.example} for kind in result.not_kept],
+        "unmatched_excludes": [os.fsdecode(pattern) for pattern in result.unmatched_excludes],
     }
 
 
@@ -140,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
     first = framing.receive(sock)
     if first is None:
         return 1
-    broker = NodeBroker(NodeClient(sock))
+    broker = NodeBroker(NodeClient(sock, ENDLESS))
     try:
         _run(data_dir, scratch, int(argv[2]), broker, _options(first.body, data_dir, scratch))
     except HoardError as error:

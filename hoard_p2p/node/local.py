@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 Body = dict[str, Json]
 
 ACCEPT_PAUSE = 0.5
+BEAT_SECONDS = 5.0
+"""A client that asked for it hears this often that its operation goes on, so that it can tell work from a hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,11 @@ class LocalReply:
 
 @dataclass(slots=True)
 class LocalRequest:
-    """One operation of one client. The handler may take descriptors out of `fds`; what is left is closed after it."""
+    """One operation of one client.
+
+    What is in `fds` after the handler has ended, or was cancelled, is closed. A thread may outlive its handler: what it
+    uses has to be taken out before it starts.
+    """
 
     op: str
     args: Body
@@ -63,12 +70,12 @@ async def _ready(sock: socket.socket, *, writing: bool) -> None:
 class Connection:
     """One client: a reader that starts a task per request, and a lock that keeps its answers whole."""
 
-    def __init__(self, sock: socket.socket, handler: Handler) -> None:
+    def __init__(self, sock: socket.socket, handler: Handler, *, beat: float = BEAT_SECONDS) -> None:
         self._sock = sock
         self._handler = handler
+        self._beat = beat
         self._sending = asyncio.Lock()
-        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        self._pid = int.from_bytes(credentials[:4], "little")
+        self._pid = framing.peer_pid(sock)
 
     async def serve(self) -> None:
         """Until the client leaves; then what it still waits for is cancelled."""
@@ -123,7 +130,10 @@ class Connection:
             report=report,
         )
         try:
-            reply = await self._answer(request)
+            if message.body.get("heartbeat") is True:
+                reply = await self._answer_beating(request, seq)
+            else:
+                reply = await self._answer(request)
         finally:
             for fd in request.fds:
                 os.close(fd)
@@ -135,6 +145,19 @@ class Connection:
         finally:
             for fd in reply.fds:
                 os.close(fd)
+
+    async def _answer_beating(self, request: LocalRequest, seq: Json) -> LocalReply | HoardError:
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(self._beat)
+                await self._send({"seq": seq, "alive": True})
+
+        async with asyncio.TaskGroup() as group:
+            beats = group.create_task(beat())
+            try:
+                return await self._answer(request)
+            finally:
+                beats.cancel()
 
     async def _answer(self, request: LocalRequest) -> LocalReply | HoardError:
         try:
@@ -149,10 +172,12 @@ class Connection:
 class LocalServer:
     """Listens on the data directory's socket from construction on; `run` serves until it is cancelled."""
 
-    def __init__(self, data_dir: Path, handler: Handler) -> None:
+    def __init__(self, data_dir: Path, handler: Handler, *, beat: float = BEAT_SECONDS) -> None:
         self._path = data_dir / framing.SOCKET_NAME
         self._sock = framing.listen(data_dir)
+        self._file = self._file_there()
         self._handler = handler
+        self._beat = beat
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -165,7 +190,15 @@ class LocalServer:
                         log.warning("a local client could not be accepted: %s", error)
                         await asyncio.sleep(ACCEPT_PAUSE)
                         continue
-                    group.create_task(Connection(client, self._handler).serve())
+                    group.create_task(Connection(client, self._handler, beat=self._beat).serve())
         finally:
+            # Before closing: the open socket keeps its inode, so that no other file can have the same number.
+            if self._file_there() == self._file:  # else the directory was replaced, and another node listens there
+                self._path.unlink(missing_ok=True)
             self._sock.close()
-            self._path.unlink(missing_ok=True)
+
+    def _file_there(self) -> tuple[int, int] | None:
+        with suppress(OSError):
+            status = self._path.lstat()
+            return status.st_dev, status.st_ino
+        return None

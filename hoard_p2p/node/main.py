@@ -17,13 +17,15 @@ from functools import partial
 from pathlib import Path
 
 from hoard_p2p.config import NodeSettings
-from hoard_p2p.errors import HoardError
-from hoard_p2p.node import framing, operations
+from hoard_p2p.errors import DeadlineExceeded, HoardError, StoreFailed
+from hoard_p2p.node import ingest, operations
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.parts import NodeParts
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import is_loopback
+from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.server import PeerServer, bind, make_server
@@ -43,17 +45,18 @@ class _Stop(Exception):
     """Somebody asked the node to stop."""
 
 
-def run_node(settings: NodeSettings, ready_fd: int = -1) -> int:
+def run_node(settings: NodeSettings, report: Report) -> int:
     """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
 
-    `ready_fd`: written to and closed once the node answers. Raises NodeRunning, StoreFailed, BadRequest, and
+    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, and
     HoardError if the address is taken.
     """
     _raise_descriptor_limit()
     with Store.open(settings.data_dir) as store:
         _set_capacity(store, settings)
+        ingest.sweep(settings.data_dir)
         try:
-            asyncio.run(_serve(settings, store, ready_fd))
+            asyncio.run(_serve(settings, store, report))
         except ExceptionGroup as group:
             raise _reason(group) from group
     return 0
@@ -80,7 +83,7 @@ def _set_capacity(store: Store, settings: NodeSettings) -> None:
         store.set_capacity(int(shutil.disk_usage(settings.data_dir).free * CAPACITY_SHARE))
 
 
-async def _serve(settings: NodeSettings, store: Store, ready_fd: int) -> None:
+async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -92,7 +95,7 @@ async def _serve(settings: NodeSettings, store: Store, ready_fd: int) -> None:
     try:
         async with PeerControl() as control, asyncio.TaskGroup() as group:
             node = Node(NodeParts(settings, store, control, group, stop), listener.getsockname()[1])
-            await _run(node, make_server(NodeService(node)), listener, ready_fd)
+            await _run(node, make_server(NodeService(node)), listener, report)
     except* _Stop:
         log.info("the node stops")
     finally:
@@ -103,7 +106,7 @@ async def _serve(settings: NodeSettings, store: Store, ready_fd: int) -> None:
         raise HoardError(f"the node stopped: {node.failed}")
 
 
-async def _run(node: Node, server: PeerServer, listener: socket.socket, ready_fd: int) -> None:
+async def _run(node: Node, server: PeerServer, listener: socket.socket, report: Report) -> None:
     local = LocalServer(node.settings.data_dir, partial(operations.handle, node))
     await server.serve(listener)
     try:
@@ -112,9 +115,7 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, ready_fd
         log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
         if not is_loopback(node.me.host):
             log.info("open mode: no key is set, so whoever reaches this port can read what is published here")
-        if ready_fd >= 0:
-            os.write(ready_fd, b"{}")
-            os.close(ready_fd)
+        report.answers()
         await node.stop.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
@@ -144,14 +145,25 @@ async def _watch_data_dir(node: Node) -> None:
             return
 
 
+def _log_dir(data_dir: Path) -> Path:
+    """Where a detached node writes its log; made only where a store is or may be made. Raises Refused, StoreFailed."""
+    log_dir = data_dir / "log"
+    try:
+        DataDir(data_dir).refuse_foreign()
+        log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreFailed(
+            f"the data directory {data_dir} cannot be used: {error.strerror or error}; choose another with --data-dir"
+        ) from error
+    return log_dir
+
+
 def detach(settings: NodeSettings) -> int:
     """Start a node in the background; its pid, once it answers. Its log is DATA_DIR/log/node.log.
 
-    Raises what the node failed with.
+    Raises what the node failed with, and DeadlineExceeded if it took too long; it is left to itself then.
     """
-    log_dir = settings.data_dir / "log"
-    log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
-    path = log_dir / "node.log"
+    path = _log_dir(settings.data_dir) / "node.log"
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.rename(path.with_suffix(".log.1"))
     ours, theirs = os.pipe()
@@ -167,11 +179,15 @@ def detach(settings: NodeSettings) -> int:
             cwd="/",
         )
     os.close(theirs)
-    with os.fdopen(ours, "rb") as pipe:
-        answer = pipe.read()
-    if not answer:
+    try:
+        answered = wait_for_report(ours)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"the node (pid {process.pid}) has not answered within {START_SECONDS:.0f} s and goes on starting; "
+            f"{path} has what it does, hoard status works once it is there"
+        ) from error
+    if not answered:
         raise HoardError(f"the node ended before it answered; {path} has the reason")
-    framing.raise_error(json.loads(answer))
     return process.pid
 
 
@@ -181,13 +197,12 @@ def main(argv: Sequence[str]) -> int:
     told = json.loads(argv[0])
     told["data_dir"] = Path(told["data_dir"])
     told["discovery"] = tuple(told["discovery"])
-    ready_fd = int(argv[1])
+    report = Report(int(argv[1]))
     try:
-        return run_node(NodeSettings(**told), ready_fd)
+        return run_node(NodeSettings(**told), report)
     except HoardError as error:
         log.error("%s", error)
-        with suppress(OSError):  # it may be closed: the node had answered already
-            os.write(ready_fd, json.dumps(framing.error_body(error)).encode())
+        report.failed(error)
         return 1
 
 

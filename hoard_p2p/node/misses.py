@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import HoardError, NoNode
+from hoard_p2p.errors import DeadlineExceeded, HoardError, NoNode
 from hoard_p2p.interfaces import Found, MissFailed, Place
 from hoard_p2p.node import framing
 
@@ -20,7 +20,7 @@ _ATTACH = 0
 
 
 class NodeMisses:
-    """See `interfaces.MissChannel`. Single-threaded, never blocks beyond a connect on a local socket.
+    """See `interfaces.MissChannel`. Single-threaded, never blocks.
 
     Each connection first attaches the mount, so that the node can list it; then one request per missing run.
     """
@@ -96,12 +96,12 @@ class NodeMisses:
         now = time.monotonic()
         if self._sock is None and now >= self._next_try:
             self._next_try = now + RECONNECT_SECONDS
-            with suppress(NoNode):
+            with suppress(NoNode, DeadlineExceeded):
                 self._connect()
         self._send()
 
     def _connect(self) -> None:
-        self._sock = framing.connect(self._data_dir)
+        self._sock = framing.connect(self._data_dir, seconds=0)
         self._sock.setblocking(False)
         self._unsent = dict.fromkeys(self._outstanding)
         self._request(_ATTACH, "attach", self._attach)

@@ -5,16 +5,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hoard_p2p.errors import HoardError, MountFailed
+from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, MountFailed
 from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.interfaces import MountOptions
+from hoard_p2p.mount.mountinfo import locate
 from hoard_p2p.mount.shared import WorkerSlot
 from hoard_p2p.mount.supervisor import Supervisor
-from hoard_p2p.node import framing
+from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
 
 log = logging.getLogger(__name__)
@@ -46,12 +46,30 @@ class MountPlan:
         return cls(**json.loads(text))
 
 
-def mount_snapshot(data_dir: Path, text: str, options: MountOptions, *, foreground: bool) -> int:
+def refuse_overlap(data_dir: Path, mountpoint: Path) -> None:
+    """Raises BadRequest if one lies in the other: a mount would hide the node's files, or lie among them."""
+    data, point = Path(os.path.realpath(data_dir)), locate(mountpoint)
+    if data.is_relative_to(point) or point.is_relative_to(data):
+        raise BadRequest(
+            f"cannot mount on {mountpoint}: the data directory {data_dir} and a mount must lie apart; "
+            "mount on another directory"
+        )
+
+
+def mount_snapshot(
+    data_dir: Path,
+    text: str,
+    options: MountOptions,
+    *,
+    foreground: bool,
+    answers: Callable[[str], None] = lambda snapshot: None,
+) -> int:
     """Mount what `text` means; the exit status.
 
-    In the foreground it returns when the mount is gone, else when it answers. Raises NoNode, NotFound, Unavailable,
-    Corrupt, MountFailed.
+    In the foreground it returns when the mount is gone, and calls `answers` with the snapshot id as soon as the mount
+    can be read; else it returns then. Raises NoNode, NotFound, Unavailable, Corrupt, BadRequest, MountFailed.
     """
+    refuse_overlap(data_dir, options.mountpoint)
     with NodeClient.connect(data_dir) as client:
         reply = client.call("open", {"snapshot": text})
     plan = MountPlan(
@@ -66,7 +84,7 @@ def mount_snapshot(data_dir: Path, text: str, options: MountOptions, *, foregrou
         verify=options.verify,
     )
     try:
-        return supervise(plan, lambda: None) if foreground else _in_background(plan)
+        return supervise(plan, lambda: answers(plan.snapshot)) if foreground else _in_background(plan)
     finally:
         os.close(plan.catalog_fd)
 
@@ -106,15 +124,19 @@ def _in_background(plan: MountPlan) -> int:
         try:
             os.close(ours)
             _become_daemon(log_dir / "mount.log")
-            status = _report_and_supervise(plan, theirs)
+            status = _report_and_supervise(plan, Report(theirs))
         finally:
             os._exit(status)
     os.close(theirs)
-    with os.fdopen(ours, "rb") as pipe:
-        answer = pipe.read()
-    if not answer:
+    try:
+        answered = wait_for_report(ours)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"the mount's supervisor (pid {child}) has not answered within {START_SECONDS:.0f} s; see "
+            f"{log_dir}/mount.log, and end it with: kill {child}"
+        ) from error
+    if not answered:
         raise MountFailed(f"the mount's supervisor (pid {child}) ended before it answered; see {log_dir}/mount.log")
-    framing.raise_error(json.loads(answer))
     return 0
 
 
@@ -132,19 +154,13 @@ def _become_daemon(log_file: Path) -> None:
     )
 
 
-def _report_and_supervise(plan: MountPlan, report_fd: int) -> int:
-    """Supervise; say on `report_fd` once the mount answers, or why it does not."""
-
-    def ready() -> None:
-        os.write(report_fd, b"{}")
-        os.close(report_fd)
-
+def _report_and_supervise(plan: MountPlan, report: Report) -> int:
+    """Supervise; say on `report` once the mount answers, or why it does not."""
     try:
-        return supervise(plan, ready)
+        return supervise(plan, report.answers)
     except HoardError as error:
         log.error("%s", error)
-        with suppress(OSError):  # closed already: the mount had answered
-            os.write(report_fd, json.dumps(framing.error_body(error)).encode())
+        report.failed(error)
         return 1
     except Exception:
         log.exception("the supervisor failed")

@@ -110,19 +110,21 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply({"place": None}, (framing.memfd_of(landed.data),))
 
 
-def _ref_body(ref: RefRecord) -> Body:
+def _ref_body(node: Node, ref: RefRecord) -> Body:
+    known = (node.me, *(member.peer for member in node.agent.members()))
     return {
         "name": ref.name,
         "snapshot": None if ref.snapshot is None else ref.snapshot.hex(),
         "when": ref.stamp.wall_ms,
         "node": ref.stamp.node.hex(),
+        "node_name": next((peer.name for peer in known if peer.node_id == ref.stamp.node), ""),
         "history": [value.snapshot.hex() for value in ref.history],
     }
 
 
 async def _refs(node: Node, request: LocalRequest) -> LocalReply:
     await node.ask_names()
-    return LocalReply({"refs": [_ref_body(ref) for ref in node.names.refs()]})
+    return LocalReply({"refs": [_ref_body(node, ref) for ref in node.names.refs()]})
 
 
 async def _snapshots(node: Node, request: LocalRequest) -> LocalReply:

@@ -3,6 +3,7 @@
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hoard_p2p.catalog.reader import Catalog, ChunkSpan
@@ -19,16 +20,13 @@ BLOCK = 4 << 20
 
 
 class SnapshotReader:
-    """One open snapshot. Single-threaded; the client must stay connected."""
+    """One open snapshot. Single-threaded; the client must stay connected, the store open."""
 
-    def __init__(
-        self, client: NodeClient, store: StoreReader, snapshot: str, catalog: Catalog, mapped: mmap.mmap
-    ) -> None:
+    def __init__(self, client: NodeClient, store: StoreReader, snapshot: str, catalog: Catalog) -> None:
         self.catalog = catalog
         self.snapshot = snapshot
         self._client = client
         self._store = store
-        self._mapped = mapped
         self._chunk: tuple[int, bytearray] = (-1, bytearray())
 
     def read(self, inode: int, offset: int, size: int) -> bytes:
@@ -89,11 +87,6 @@ class SnapshotReader:
             raise ChunkCorrupt(f"chunk {short(self.catalog.chunk_id(run))} arrived wrong")
         return bytearray(data)
 
-    def close(self) -> None:
-        self._store.close()
-        self.catalog.close()
-        self._mapped.close()
-
 
 def map_catalog(fd: int) -> tuple[Catalog, mmap.mmap]:
     """The catalog in a sealed memfd; the mapping is to be closed after it. Raises CatalogCorrupt."""
@@ -101,8 +94,44 @@ def map_catalog(fd: int) -> tuple[Catalog, mmap.mmap]:
     return Catalog(mapped), mapped
 
 
-def open_snapshot(client: NodeClient, data_dir: Path, text: str) -> SnapshotReader:
-    """Open the snapshot that `text` means. Raises NotFound, Unavailable, Corrupt."""
+class Stores:
+    """The stores that this process reads. One index must not be opened twice in a process (LMDB: the locks of the
+    first would go with the second), so those who read one data directory at the same time share a reader."""
+
+    def __init__(self) -> None:
+        self._open: dict[Path, StoreReader] = {}
+
+    @contextmanager
+    def reader(self, data_dir: Path) -> Iterator[StoreReader]:
+        """Good inside the `with`; closed by the outermost one of that data directory."""
+        known = self._open.get(data_dir)
+        if known is not None:
+            yield known
+            return
+        with StoreReader.open(data_dir) as opened:
+            self._open[data_dir] = opened
+            try:
+                yield opened
+            finally:
+                del self._open[data_dir]
+
+
+@contextmanager
+def open_snapshot(stores: Stores, data_dir: Path, text: str) -> Iterator[SnapshotReader]:
+    """Open the snapshot that `text` means. Several may be open, the last is closed first.
+
+    Raises NoNode, NotFound, Unavailable, Corrupt."""
+    with NodeClient.connect(data_dir) as client:
+        snapshot, catalog, mapped = _open_catalog(client, text)
+        try:
+            with stores.reader(data_dir) as store:
+                yield SnapshotReader(client, store, snapshot, catalog)
+        finally:
+            catalog.close()
+            mapped.close()
+
+
+def _open_catalog(client: NodeClient, text: str) -> tuple[str, Catalog, mmap.mmap]:
     reply = client.call("open", {"snapshot": text})
     if not reply.fds:
         raise Refused("the node sent no catalog; is it of another version than the command?")
@@ -110,4 +139,4 @@ def open_snapshot(client: NodeClient, data_dir: Path, text: str) -> SnapshotRead
         catalog, mapped = map_catalog(reply.fds[0])
     finally:
         os.close(reply.fds[0])
-    return SnapshotReader(client, StoreReader.open(data_dir), str(reply.body["snapshot"]), catalog, mapped)
+    return str(reply.body["snapshot"]), catalog, mapped

@@ -1,7 +1,7 @@
 """Publishing: from a directory to chunks, catalog and root.
 
-Knows a `ChunkSink` and an open directory; not the store behind the one, nor who asked. Runs in a process of its own
-under the user's credentials.
+Knows a `ChunkSink` and an open directory; not the store behind the one, nor who asked. Runs in a process of its own,
+of the node's user; the directory was opened by whoever asked.
 """
 
 from hoard_p2p.publish.ingest import publish_directory

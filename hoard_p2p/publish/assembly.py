@@ -7,13 +7,14 @@ from concurrent.futures import Future
 from typing import BinaryIO
 
 from hoard_p2p.catalog.builder import CatalogBuilder, Meta, Totals
+from hoard_p2p.catalog.layout import MAX_SIZE
 from hoard_p2p.errors import SourceUnreadable
 from hoard_p2p.publish.attributes import Attributes
 from hoard_p2p.publish.entries import Content, FileRead, HardLink, LinkRead, Outcome
 from hoard_p2p.publish.outcome import NAMED, Named, NotKept, PublishOptions, Skipped
 from hoard_p2p.publish.spill import LinkMap
 from hoard_p2p.publish.tally import Tally
-from hoard_p2p.publish.walk import Begin, Found, FoundDirectory, LeftOut, Reason, printable
+from hoard_p2p.publish.walk import Begin, Found, FoundDirectory, LeftOut, Reason, path_text
 
 FAILURES = 10_000
 """Unreadable paths that an error names."""
@@ -65,7 +66,7 @@ class Assembly:
 
     def add_root(self, status: os.stat_result, attributes: Attributes) -> None:
         self._count_attributes(attributes, b"")
-        self._builder.add_root(self._meta(status, attributes))
+        self._builder.add_root(self._meta(status, attributes, b""))
 
     def add(self, outcome: Outcome) -> None:
         """The next outcome."""
@@ -87,6 +88,7 @@ class Assembly:
             special=self._left_out[Reason.SPECIAL].named(),
             vanished=self._left_out[Reason.VANISHED].named(),
             unreadable=self._left_out[Reason.UNREADABLE].named(),
+            own_data=self._left_out[Reason.OWN_DATA].named(),
         )
 
     def not_kept(self) -> tuple[NotKept, ...]:
@@ -96,20 +98,22 @@ class Assembly:
         if isinstance(outcome, FileRead):
             self._add_file(outcome)
         elif isinstance(outcome, LinkRead):
-            mtime = outcome.status.st_mtime_ns if self._keep_mtimes else 0
+            mtime = self._mtime(outcome.status, self._path(outcome.name))
             meta = Meta(_SYMLINK_MODE, mtime, outcome.status.st_uid, outcome.status.st_gid)
             self._builder.add_symlink(outcome.name, meta, outcome.target)
         elif isinstance(outcome, FoundDirectory):
-            self._count_attributes(outcome.attributes, self._path(outcome.name))
-            self._builder.add_directory(outcome.name, self._meta(outcome.status, outcome.attributes))
+            path = self._path(outcome.name)
+            self._count_attributes(outcome.attributes, path)
+            self._builder.add_directory(outcome.name, self._meta(outcome.status, outcome.attributes, path))
         elif isinstance(outcome, Begin):
             self._builder.next_directory()
             self._parent = outcome.directory.path if outcome.directory else b""
 
     def _add_file(self, file: FileRead) -> None:
-        self._count_attributes(file.attributes, self._path(file.name))
-        status = file.status
-        index = self._builder.add_file(file.name, self._meta(status, file.attributes), status.st_size, file.runs)
+        path, status = self._path(file.name), file.status
+        self._count_attributes(file.attributes, path)
+        meta = self._meta(status, file.attributes, path)
+        index = self._builder.add_file(file.name, meta, status.st_size, file.runs)
         self._tally.files += 1
         if status.st_nlink > 1:
             self._links.set((status.st_dev, status.st_ino), index)
@@ -128,21 +132,31 @@ class Assembly:
     def _path(self, name: bytes) -> bytes:
         return self._parent + b"/" + name if self._parent else name
 
-    def _meta(self, status: os.stat_result, attributes: Attributes) -> Meta:
-        mtime = status.st_mtime_ns if self._keep_mtimes else 0
-        return Meta(status.st_mode, mtime, status.st_uid, status.st_gid, attributes.kept)
+    def _mtime(self, status: os.stat_result, path: bytes) -> int:
+        """0 if times are not kept. One that a catalog cannot hold is counted; the builder takes the nearest."""
+        if not self._keep_mtimes:
+            return 0
+        if not -MAX_SIZE <= status.st_mtime_ns < MAX_SIZE:
+            self._count_not_kept("mtime", path)
+        return status.st_mtime_ns
+
+    def _meta(self, status: os.stat_result, attributes: Attributes, path: bytes) -> Meta:
+        return Meta(status.st_mode, self._mtime(status, path), status.st_uid, status.st_gid, attributes.kept)
 
     def _leave_out(self, left_out: LeftOut) -> None:
         why = ""
         if left_out.why:
             why = f": {left_out.why}" if left_out.reason is Reason.UNREADABLE else f" ({left_out.why})"
-        self._left_out[left_out.reason].add(lambda: printable(left_out.path) + why)
+        self._left_out[left_out.reason].add(lambda: path_text(left_out.path) + why)
 
     def _count_attributes(self, attributes: Attributes, path: bytes) -> None:
         for name in attributes.others:
-            is_new = name not in self._not_kept
-            group = "others" if is_new and len(self._not_kept) >= ATTRIBUTE_NAMES else name
-            self._not_kept.setdefault(group, _Names(1)).add(lambda: printable(path))
+            self._count_not_kept(name, path)
+
+    def _count_not_kept(self, name: str, path: bytes) -> None:
+        is_new = name not in self._not_kept
+        group = "others" if is_new and len(self._not_kept) >= ATTRIBUTE_NAMES else name
+        self._not_kept.setdefault(group, _Names(1)).add(lambda: path_text(path))
 
 
 class _Names:

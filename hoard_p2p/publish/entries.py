@@ -17,7 +17,7 @@ from hoard_p2p.publish.attributes import Attributes, read_attributes
 from hoard_p2p.publish.deposit import Deposit, Piece
 from hoard_p2p.publish.large import fill
 from hoard_p2p.publish.source import Attempt, attempts, stamps
-from hoard_p2p.publish.walk import LOOKS, SPECIAL, Begin, Found, FoundDirectory, LeftOut, Reason, left_out, printable
+from hoard_p2p.publish.walk import LOOKS, SPECIAL, Begin, Found, FoundDirectory, LeftOut, Reason, left_out, path_text
 
 BATCH_BYTES = 2 * MIB
 """Bytes of small files that one task reads before their chunks are put."""
@@ -250,5 +250,5 @@ def _other(found: Found, status: os.stat_result) -> LeftOut:
 
 def _changes_type(found: Found) -> SourceChanging:
     return SourceChanging(
-        f"{printable(found.directory.join(found.name))} changed into another kind of thing; publish when it is at rest"
+        f"{path_text(found.directory.join(found.name))} changed into another kind of thing; publish when it is at rest"
     )

@@ -8,10 +8,25 @@
 - What matches is left out, and nothing below an excluded directory is looked at.
 """
 
+import os
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hoard_p2p.errors import BadRequest
+
+
+class _Rule(NamedTuple):
+    """One pattern: its regular expression, whether it is for whole paths, whether only for directories."""
+
+    expression: bytes
+    whole: bool
+    only_directories: bool
+
+    def matches(self, path: bytes, name: bytes, *, is_directory: bool) -> bool:
+        if self.only_directories and not is_directory:
+            return False
+        return re.fullmatch(self.expression, path if self.whole else name, re.DOTALL) is not None
 
 
 class Rules:
@@ -19,6 +34,9 @@ class Rules:
 
     def __init__(self, patterns: Sequence[bytes]) -> None:
         parsed = [_parse(pattern) for pattern in patterns]
+        self._patterns = tuple(patterns)
+        self._parsed = parsed
+        self._used: set[int] = set()  # two threads add to it, none takes away
         self._names = _either([text for text, whole, only_dir in parsed if not whole and not only_dir])
         self._paths = _either([text for text, whole, only_dir in parsed if whole and not only_dir])
         self._dir_names = _either([text for text, whole, only_dir in parsed if not whole and only_dir])
@@ -28,6 +46,21 @@ class Rules:
     def leaves_out(self, path: bytes, name: bytes, *, is_directory: bool) -> bool:
         """Whether the entry at `path` (relative to the published directory; its last component is `name`) is left out.
         Says nothing about its parents."""
+        found = self._matches(path, name, is_directory)
+        if found and len(self._used) < len(self._parsed):
+            self._note_used(path, name, is_directory)
+        return found
+
+    def unmatched(self) -> tuple[bytes, ...]:
+        """The patterns that nothing matched of all that was asked about."""
+        return tuple(pattern for at, pattern in enumerate(self._patterns) if at not in self._used)
+
+    def _note_used(self, path: bytes, name: bytes, is_directory: bool) -> None:
+        for at, rule in enumerate(self._parsed):
+            if at not in self._used and rule.matches(path, name, is_directory=is_directory):
+                self._used.add(at)
+
+    def _matches(self, path: bytes, name: bytes, is_directory: bool) -> bool:
         return bool(
             (self._names and self._names.fullmatch(name))
             or (self._paths and self._paths.fullmatch(path))
@@ -47,20 +80,25 @@ def _either(expressions: list[bytes]) -> re.Pattern[bytes] | None:
     return re.compile(b"|".join(b"(?:" + text + b")" for text in expressions), re.DOTALL)
 
 
-def _parse(pattern: bytes) -> tuple[bytes, bool, bool]:
-    """The pattern as a regular expression, whether it is for whole paths, whether only for directories."""
+def _parse(pattern: bytes) -> _Rule:
     only_directories = pattern.endswith(b"/")
     body = pattern.rstrip(b"/") if only_directories else pattern
     whole = b"/" in body
     body = body.lstrip(b"/")
     if not body or b"\0" in body:
         raise BadRequest(f"pattern {pattern!r} can match nothing; write for instance '*.tmp', 'build/' or '/cache'")
+    if b"" in body.split(b"/") or not {b".", b".."}.isdisjoint(body.split(b"/")):
+        plain = b"/".join(part for part in body.split(b"/") if part not in (b"", b".", b".."))
+        raise BadRequest(
+            f"pattern {os.fsdecode(pattern)!r} can match nothing: paths begin below the published directory and hold "
+            f"no //, ./ or ../; write for instance {'/' + os.fsdecode(plain)!r}"
+        )
     expression = _expression(body)
     try:
         re.compile(expression)
     except re.error as error:
         raise BadRequest(f"pattern {pattern!r} has a set that cannot be read: {error}") from error
-    return expression, whole, only_directories
+    return _Rule(expression, whole, only_directories)
 
 
 _TOKEN = re.compile(rb"(/)?\*\*+(/)?|\*|\?|\\.|\[[!^]?\]?[^\]]*\]|.", re.DOTALL)

@@ -76,7 +76,7 @@ class _Publish:
         self._dir_fd = dir_fd
         self._sink = sink
         self._options = options
-        rules = Rules(options.exclude)
+        self._rules = rules = Rules(options.exclude)
         spill = spill_into(options.temp_dir)
         links = stack.enter_context(closing(LinkMap(options.temp_dir)))
         builder = stack.enter_context(CatalogBuilder(spill=spill, keep_owner=options.preserve_owner))
@@ -133,6 +133,7 @@ class _Publish:
             deduplicated=self._tally.deduplicated,
             skipped=self._assembly.skipped(),
             not_kept=self._assembly.not_kept(),
+            unmatched_excludes=self._rules.unmatched(),
         )
 
     def _take(self, event: Event) -> None:

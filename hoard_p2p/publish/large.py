@@ -15,14 +15,14 @@ from threading import Lock
 from typing import NamedTuple, overload
 
 from hoard_p2p.catalog.reader import file_key
-from hoard_p2p.chunking import MIB, Chunker, Cutter, Run, skippable
+from hoard_p2p.chunking import MIB, MIN_WINDOW, Chunker, Cutter, Run, skippable
 from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId, chunk_id
 from hoard_p2p.interfaces import ChunkSink, FileSink
 from hoard_p2p.publish.deposit import Deposit, Piece
 from hoard_p2p.segments import LARGE_FILE, data_size
 
-WINDOW = 12 * MIB
-"""Bytes of one buffer. More than `chunking.MIN_WINDOW`, so that the carried tail is a small part of it."""
+WINDOW = MIN_WINDOW + 4 * MIB
+"""Bytes of one buffer. More than the least, so that the carried tail is a small part of it."""
 
 BUFFERS = 3
 """Buffers of one ring: one is read and cut while the chunks of the others are hashed and put."""

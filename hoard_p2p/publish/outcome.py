@@ -62,16 +62,19 @@ class Named:
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """What is not in the snapshot although the tree had it. `special`: FIFOs, sockets, devices. `vanished`: removed
-    between the listing and the reading. `unreadable`: only with `skip_unreadable`."""
+    between the listing and the reading. `unreadable`: only with `skip_unreadable`. `own_data`: the node's own data
+    directory."""
 
     special: Named = field(default_factory=Named)
     vanished: Named = field(default_factory=Named)
     unreadable: Named = field(default_factory=Named)
+    own_data: Named = field(default_factory=Named)
 
 
 @dataclass(frozen=True, slots=True)
 class NotKept:
-    """An extended attribute that snapshots do not keep: on how many files it was, and one of them (printable)."""
+    """An extended attribute that snapshots do not keep, or `mtime` for times outside of 64 bits of nanoseconds: on how
+    many files it was, and one of them (printable)."""
 
     name: str
     count: int
@@ -83,7 +86,7 @@ class PublishResult:
     """A finished publish; everything it names is in the sink and flushed.
 
     `stored`: bytes put that were not stored before, the catalog's included. `deduplicated`: bytes of files that were
-    stored already or came twice. Holes are in neither.
+    stored already or came twice. Holes are in neither. `unmatched_excludes`: patterns that left out nothing.
     """
 
     root: bytes
@@ -93,3 +96,4 @@ class PublishResult:
     deduplicated: int
     skipped: Skipped
     not_kept: tuple[NotKept, ...]
+    unmatched_excludes: tuple[bytes, ...] = ()

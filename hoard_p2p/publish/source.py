@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator
 
 from hoard_p2p.errors import SourceChanging
-from hoard_p2p.publish.walk import Directory, printable
+from hoard_p2p.publish.walk import Directory, path_text
 
 ATTEMPTS = 5
 
@@ -66,7 +66,7 @@ def attempts(directory: Directory, name: bytes, pause: Callable[[float], None]) 
         if pause_after is not None:
             pause(pause_after)
     raise SourceChanging(
-        f"{printable(directory.join(name))} changed during each of {ATTEMPTS} readings; publish when it is at rest, "
+        f"{path_text(directory.join(name))} changed during each of {ATTEMPTS} readings; publish when it is at rest, "
         "or leave it out with --exclude"
     )
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from hoard_p2p.catalog.layout import MAX_NAME
 from hoard_p2p.errors import SourceChanging, SourceUnreadable
+from hoard_p2p.printing import printable
 from hoard_p2p.publish.attributes import Attributes, read_attributes
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.spill import PathQueue, SortedNames, Spill
@@ -37,6 +38,7 @@ SPECIAL = {
 
 class Reason(Enum):
     SPECIAL = "special"
+    OWN_DATA = "own data"
     VANISHED = "vanished"
     UNREADABLE = "unreadable"
 
@@ -122,7 +124,7 @@ class Walk:
             directory = Directory(path, self._opener.open(path))
         except OSError as error:
             if not path:
-                raise SourceUnreadable([f"{printable(path)}: {error.strerror}"]) from error
+                raise SourceUnreadable([f"{path_text(path)}: {error.strerror}"]) from error
             yield Begin(None)
             yield left_out(path, error)
             return
@@ -163,7 +165,7 @@ class Walk:
                     return found
         except OSError as error:
             return left_out(directory.join(name), error)
-        raise SourceChanging(f"{printable(directory.join(name))} keeps changing its type; publish when it is at rest")
+        raise SourceChanging(f"{path_text(directory.join(name))} keeps changing its type; publish when it is at rest")
 
     def _leaves_out(self, directory: Directory, name: bytes, is_directory: bool) -> bool:
         return self._rules.leaves_out(directory.join(name), name, is_directory=is_directory)
@@ -181,7 +183,7 @@ class Walk:
         try:
             status = os.fstat(fd)
             if (status.st_dev, status.st_ino) == self._own_data:
-                return LeftOut(Reason.SPECIAL, path, "the data directory of this node")
+                return LeftOut(Reason.OWN_DATA, path, "")
             attributes = read_attributes(fd)
         finally:
             os.close(fd)
@@ -240,13 +242,6 @@ def left_out(path: bytes, error: OSError) -> LeftOut:
     return LeftOut(Reason.UNREADABLE, path, error.strerror or str(error))
 
 
-def printable(path: bytes) -> str:
-    """`path` for a message: what cannot be printed is escaped; the published directory itself is `.`."""
-    return "".join(char if char.isprintable() else _escaped(char) for char in os.fsdecode(path or b"."))
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no text in this locale
-        return f"\\x{code - 0xDC00:02x}"
-    return repr(char)[1:-1]
+def path_text(path: bytes) -> str:
+    """`path` for a message; the published directory itself is `.`."""
+    return printable(path or b".")

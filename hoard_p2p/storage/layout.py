@@ -3,11 +3,14 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
-from hoard_p2p.errors import NoNode, StoreFormatUnknown
+from hoard_p2p.errors import NoNode, Refused, StoreFormatUnknown
 from hoard_p2p.interfaces import SlabKind
 
 FORMAT = "hoard store 1\n"
+_OWN = frozenset({"index", "slabs", "journal", "node-lock", "format.new", "log", "tmp", "hoard.sock", "lost+found"})
+"""What may be there before a store is: left by a start that was interrupted, or by mkfs."""
 _LETTERS = {SlabKind.SHARED: "S", SlabKind.FILE: "F"}
 
 
@@ -40,6 +43,20 @@ class DataDir:
     def slab(self, kind: SlabKind, start: int, slab: int) -> Path:
         return self.slabs / f"{_LETTERS[kind]}-{start}-{slab}.slab"
 
+    def refuse_foreign(self) -> None:
+        """Raises Refused if a store would be made among files of somebody else: there is no store and something that
+        an interrupted first start does not leave. Writes nothing."""
+        try:
+            names = {path.name for path in self.path.iterdir()} if not self.check_format() else set()
+        except FileNotFoundError:
+            return
+        if foreign := sorted(names - _OWN):
+            shown = ", ".join(map(repr, foreign[:3])) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+            raise Refused(
+                f"{self.path} is no data directory of hoard, and it holds other files ({shown}); "
+                "choose a new or empty directory with --data-dir"
+            )
+
     def make(self) -> None:
         """Make the directories; they and the index are open to the group as far as the umask allows."""
         for path in (self.path, self.index, self.slabs):
@@ -61,7 +78,9 @@ class DataDir:
     def require_format(self) -> None:
         """Raises NoNode if there is no store, StoreFormatUnknown if it is not ours to read."""
         if not self.check_format():
-            raise NoNode(f"there is no store in {self.path}; start a node with: hoard up --data-dir {self.path}")
+            raise NoNode(
+                f"there is no store in {self.path}; start a node with: hoard up --data-dir {quote(str(self.path))}"
+            )
 
     def write_format(self) -> None:
         """The last step of making a store: readers that see the file find everything else in place."""

@@ -1,6 +1,5 @@
 """What the index's tables about snapshots, refs and holds mean. Each function works inside a given transaction."""
 
-import re
 import struct
 from collections.abc import Iterable
 
@@ -18,7 +17,6 @@ from hoard_p2p.storage.records import (
 
 MAX_REF_NAME = 511
 """Bytes of UTF-8: the longest key LMDB takes."""
-_PREFIX = re.compile(r"[0-9a-f]{0,64}")
 _U32 = struct.Struct(">I")  # keys sort by number
 
 
@@ -33,16 +31,6 @@ def get_snapshot(txn: Transaction, snapshot: SnapshotId) -> SnapshotRecord | Non
 
 def all_snapshots(txn: Transaction) -> list[SnapshotRecord]:
     return [decode_snapshot(raw) for _, raw in txn.scan(Table.SNAPSHOTS)]
-
-
-def find_prefix(txn: Transaction, prefix: str) -> list[SnapshotId]:
-    """Living snapshots whose id starts with these hex digits. Raises BadRequest for other text."""
-    digits = prefix.lower()
-    if not _PREFIX.fullmatch(digits):
-        raise BadRequest(f"{prefix!r} is no prefix of a snapshot id; those are hex digits, at most {2 * ID_SIZE}")
-    whole = bytes.fromhex(digits[: len(digits) // 2 * 2])
-    found = [decode_snapshot(raw) for _, raw in txn.scan(Table.SNAPSHOTS, whole)]
-    return [record.id for record in found if not record.removed and record.id.hex().startswith(digits)]
 
 
 def tombstone(known: SnapshotRecord | None, snapshot: SnapshotId, when: int) -> SnapshotRecord:

@@ -100,10 +100,6 @@ class OpenSlab:
                 if self._users == 0:
                     self._close()
 
-    @property
-    def retired(self) -> bool:
-        return self._retired
-
     def reserve(self, offset: int, length: int) -> None:
         """See to it that a later write there cannot fail for lack of space. Raises OSError."""
         end = offset + length

@@ -27,7 +27,6 @@ _REF = struct.Struct("<BHB32sB")  # version, length of name, is set, snapshot, l
 _VERSION = 1
 _KINDS = (SlabKind.SHARED, SlabKind.FILE)
 
-PLACE_SIZE = _PLACE.size
 NO_KEY = bytes(16)
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 
 from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
 from hoard_p2p.ids import ChunkId, SnapshotId
@@ -56,14 +57,17 @@ class Store:
 
     @classmethod
     def open(cls, data_dir: Path, *, create: bool = True) -> "Store":
-        """Take the data directory, making it if `create`. Raises NodeRunning, StoreFormatUnknown, StoreFailed, and
-        NoNode if there is none and `create` is false."""
+        """Take the data directory, making it if `create`. Raises NodeRunning, StoreFormatUnknown, StoreFailed,
+        Refused if it holds files of somebody else, and NoNode if there is none and `create` is false."""
         layout = DataDir(data_dir)
         with contextlib.ExitStack() as undo:
             try:
                 exists = layout.check_format()
                 if not exists and not create:
-                    raise NoNode(f"there is no store in {data_dir}; make one with: hoard up --data-dir {data_dir}")
+                    raise NoNode(
+                        f"there is no store in {data_dir}; make one with: hoard up --data-dir {quote(str(data_dir))}"
+                    )
+                layout.refuse_foreign()
                 layout.make()
                 undo.callback(NodeLock(layout.lock).release)
                 store = cls(layout, undo)
@@ -71,7 +75,9 @@ class Store:
                 if not exists:
                     layout.write_format()
             except OSError as error:
-                raise StoreFailed(f"the data directory {data_dir} cannot be used: {error}") from error
+                raise StoreFailed(
+                    f"the data directory {data_dir} cannot be used: {error}; choose another with --data-dir"
+                ) from error
             store._undo = undo.pop_all()
             return store
 
@@ -199,11 +205,6 @@ class Store:
         with self._index.read() as txn:
             return txn.get(Table.ROOTS, snapshot)
 
-    def find_prefix(self, prefix: str) -> list[SnapshotId]:
-        """Ids of living snapshots that start with these hex digits, shown or not. Raises BadRequest for other text."""
-        with self._index.read() as txn:
-            return ledger.find_prefix(txn, prefix)
-
     def remove_snapshot(self, snapshot: SnapshotId, tombstone_time: int) -> None:
         """Leave a tombstone (nanoseconds) and drop root and holds. An unknown snapshot gets a tombstone too."""
         record = ledger.tombstone(self.snapshot(snapshot), snapshot, tombstone_time)
@@ -233,10 +234,6 @@ class Store:
     def holds(self, snapshot: SnapshotId) -> set[int]:
         with self._index.read() as txn:
             return ledger.holds(txn, snapshot)
-
-    def drop_holds(self, snapshot: SnapshotId) -> None:
-        with self._index.write() as txn:
-            ledger.drop_holds(txn, snapshot)
 
     # --- inside
 

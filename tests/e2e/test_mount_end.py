@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -131,7 +132,7 @@ def test_a_mountpoint_must_be_a_folder_without_a_living_mount(shop: Shop, mountp
     (mountpoint / "file").write_bytes(b"")
     assert "it is no folder" in _refusal(mountpoint / "file")
     with mounted(shop, mountpoint):
-        assert f"hoard umount {mountpoint}" in _refusal(mountpoint)
+        assert f"hoard umount {shlex.quote(str(mountpoint))}" in _refusal(mountpoint)
         assert (mountpoint / "file").read_bytes() == b"content"
 
 

@@ -1,5 +1,6 @@
 """One node and its commands, as a user meets them."""
 
+import errno
 import os
 import secrets
 import select
@@ -7,12 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.system import HOARD, Machine, machines, make_tree, tree, wait_until
+from tests.system import HOARD, Machine, exported, machines, make_tree, tree, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 NewDirectory = Callable[[str], Path]
@@ -80,7 +85,7 @@ def test_a_signal_ends_a_node_in_the_foreground_with_status_0(
 
 def test_without_a_node_every_command_ends_with_4_and_says_how_to_start_one(new_directory: NewDirectory) -> None:
     machine = a_machine(new_directory)
-    for command in (["status"], ["ls"], ["refs"], ["publish", "/usr"], ["mount", "abcdef", "/tmp"]):
+    for command in (["status"], ["ls"], ["refs"], ["publish", "/usr"], ["mount", "abcdef", "/mnt"]):
         done = machine.hoard(*command, check=False)
         assert done.returncode == 4, (command, done.stderr)
         assert "hoard up" in done.stderr
@@ -113,7 +118,7 @@ def test_a_tree_can_be_listed_read_and_exported_without_a_mount(node: Machine, n
     assert shard == (source / "shard").read_bytes()
     target = new_directory("e") / "tree"
     node.hoard("export", "set:1", os.fspath(target))
-    assert tree(target) == tree(source)
+    assert tree(target) == exported(tree(source))
     assert (target / "sparse").stat().st_blocks * 512 < 1 << 20, "holes stay holes"
 
 
@@ -171,11 +176,11 @@ def test_kill_9_of_the_node_in_a_publish_leaves_a_store_that_works(node: Machine
     snapshot = node.publish(source)
     target = new_directory("e") / "tree"
     node.hoard("export", snapshot, os.fspath(target))
-    assert tree(target) == tree(source)
+    assert tree(target) == exported(tree(source))
 
 
 @pytest.mark.fuse
-def test_hits_go_on_while_the_node_is_down_and_misses_end_in_eio(node: Machine, new_directory: NewDirectory) -> None:
+def test_hits_go_on_while_the_node_is_down(node: Machine, new_directory: NewDirectory) -> None:
     source = make_tree(new_directory("s"), files=10, large=1 << 20)
     snapshot = node.publish(source)
     mounted = node.mount(snapshot, new_directory("m"), "--timeout", "2")
@@ -184,6 +189,75 @@ def test_hits_go_on_while_the_node_is_down_and_misses_end_in_eio(node: Machine, 
     node.up()
     wait_until(lambda: len(node.json("status")["mounts"]) == 1, "the mount comes back to the node")
     node.umount(mounted)
+
+
+@contextmanager
+def a_reader_of(node: Machine, new_directory: NewDirectory) -> Iterator[Machine]:
+    """A second node that knows the first; it comes to hold nothing of what that one published before."""
+    made = a_machine(new_directory, name="two", discovery=f"static:{address_of(node)}")
+    second = replace(made, cluster=node.cluster)
+    with machines([second], others=1):
+        yield second
+
+
+def address_of(machine: Machine) -> str:
+    return str(machine.json("status")["node"]["url"]).removeprefix("http://")
+
+
+def published_alone(node: Machine, new_directory: NewDirectory) -> tuple[Path, str]:
+    """A snapshot that was made before the node met any other, so that nobody else is a home."""
+    source = make_tree(new_directory("s"), files=10, large=12 << 20)
+    return source, node.publish(source, "--replicas", "1")
+
+
+def timed_read(path: Path) -> tuple[bytes | int, float]:
+    """What a read gives, bytes or errno, and how long it took."""
+    begin = time.monotonic()
+    try:
+        found: bytes | int = path.read_bytes()
+    except OSError as error:
+        found = error.errno or 0
+    return found, time.monotonic() - begin
+
+
+@pytest.mark.fuse
+def test_a_miss_that_nobody_can_answer_ends_in_eio_within_its_deadline(
+    node: Machine, new_directory: NewDirectory
+) -> None:
+    source, snapshot = published_alone(node, new_directory)
+    small = Path("deep") / "0004.bin"
+    with a_reader_of(node, new_directory) as reader:
+        mounted = reader.mount(snapshot, new_directory("m"), "--timeout", "4")
+        assert (mounted / small).read_bytes() == (source / small).read_bytes()
+        node.kill()
+        found, seconds = timed_read(mounted / "shard")
+        assert found == errno.EIO
+        assert seconds < 4 + 10
+        assert (mounted / small).read_bytes() == (source / small).read_bytes(), "hits go on"
+        reader.kill()
+        found, seconds = timed_read(mounted / "deep" / "again")
+        assert found == errno.EIO, "a node that is down is waited for no longer"
+        assert seconds < 4 + 10
+
+
+@pytest.mark.fuse
+@pytest.mark.parametrize("who", ["the peer", "the node"])
+def test_a_miss_waits_for_who_comes_back_and_then_succeeds(
+    node: Machine, new_directory: NewDirectory, who: str
+) -> None:
+    source, snapshot = published_alone(node, new_directory)
+    node.listen = address_of(node)
+    with a_reader_of(node, new_directory) as reader, ThreadPoolExecutor(1) as threads:
+        mounted = reader.mount(snapshot, new_directory("m"), "--timeout", "60")
+        away = node if who == "the peer" else reader
+        away.kill()
+        read = threads.submit(timed_read, mounted / "shard")
+        with pytest.raises(TimeoutError):
+            read.result(1.0)
+        away.up()
+        found, seconds = read.result(60)
+        assert found == (source / "shard").read_bytes()
+        assert seconds < 60
 
 
 def reads_after_publish(node: Machine, source: Path, mounted: Path) -> bool:

@@ -73,7 +73,7 @@ def test_every_path_that_cannot_be_read_is_named(partly_unreadable: Path) -> Non
         publish(partly_unreadable)
     assert sorted(caught.value.failures) == [
         "a/shut: Permission denied",
-        "b/shut\\n: Permission denied",
+        "b/shut\\x0a: Permission denied",
         "listed/f: Permission denied",
         "shut: Permission denied",
     ]

@@ -5,7 +5,7 @@ from array import array
 from blake3 import blake3
 
 from hoard_p2p.ids import HOLE, ChunkId
-from hoard_p2p.segments import Segmenter, placement_key, segment_starts
+from hoard_p2p.segments import Segmenter, placement_key
 
 KIB, MIB = 1 << 10, 1 << 20
 File = list[tuple[ChunkId, int]]
@@ -73,7 +73,7 @@ def test_holes_count_nothing_and_end_nothing() -> None:
     sparse = [run for chunk in file for run in ((HOLE, 1 << 40), chunk)] + [(HOLE, 5)]
     firsts, inodes = segments([sparse])
     assert firsts == by_the_page([sparse])
-    assert firsts[:-1] == [2 * first for first in segment_starts(file)[:-1]]
+    assert firsts[:-1] == [2 * first for first in segments([file])[0][:-1]]
     assert set(inodes) == {100}
     dense = segments([[(HOLE, 1 << 30), *seeded(b"small", [8 * MIB // 2] * 2)]])
     assert dense[1] == [0] * len(dense[1])

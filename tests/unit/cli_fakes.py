@@ -49,20 +49,21 @@ class Dir:
 
 
 class TreeSnapshot:
-    """A snapshot made of a `Dir`, with a real catalog."""
+    """A snapshot made of a `Dir`, with a real catalog; it keeps owners if there is an `owner`, of everything."""
 
-    def __init__(self, tree: Dir, name: str = "ab" * 32) -> None:
+    def __init__(self, tree: Dir, name: str = "ab" * 32, owner: tuple[int, int] | None = None) -> None:
         self.snapshot = name
         self._chunks: dict[ChunkId, bytes] = {}
         self._inodes: dict[bytes, int] = {}
-        with CatalogBuilder(spill=io.BytesIO, keep_owner=False) as builder:
+        self._owner = owner or (0, 0)
+        with CatalogBuilder(spill=io.BytesIO, keep_owner=owner is not None) as builder:
             out = io.BytesIO()
             self._build(builder, tree)
             builder.finish(out)
         self.catalog = Catalog(memoryview(out.getvalue()))
 
     def _build(self, builder: CatalogBuilder, tree: Dir) -> None:
-        builder.add_root(Meta(DIRECTORY | tree.mode, tree.mtime, 0, 0, tree.xattrs))
+        builder.add_root(Meta(DIRECTORY | tree.mode, tree.mtime, *self._owner, tree.xattrs))
         waiting = deque([(b"", tree)])
         while waiting:
             prefix, directory = waiting.popleft()
@@ -76,14 +77,14 @@ class TreeSnapshot:
     def _add(self, builder: CatalogBuilder, name: bytes, path: bytes, entry: File | Link | Hard | Dir) -> None:
         match entry:
             case Dir():
-                builder.add_directory(name, Meta(DIRECTORY | entry.mode, entry.mtime, 0, 0, entry.xattrs))
+                builder.add_directory(name, Meta(DIRECTORY | entry.mode, entry.mtime, *self._owner, entry.xattrs))
             case Link():
-                builder.add_symlink(name, Meta(LINK | 0o777, MTIME, 0, 0), entry.target)
+                builder.add_symlink(name, Meta(LINK | 0o777, MTIME, *self._owner), entry.target)
             case Hard():
                 builder.add_hard_link(name, self._inodes[entry.path])
             case File():
                 runs = [self._run(part) for part in entry.parts]
-                meta = Meta(FILE | entry.mode, entry.mtime, 0, 0, entry.xattrs)
+                meta = Meta(FILE | entry.mode, entry.mtime, *self._owner, entry.xattrs)
                 self._inodes[path] = builder.add_file(name, meta, sum(length for _, length in runs), runs)
 
     def _run(self, part: bytes | int) -> tuple[ChunkId, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hoard_p2p.cli import demodata
 from hoard_p2p.cli.localcluster import LocalCluster, mounts_below, remove_tree
-from hoard_p2p.cli.treecheck import differences, read_tree
+from hoard_p2p.cli.treecheck import differences, read_tree, without_owners
 
 
 def test_the_data_set_has_the_files_asked_for_and_is_the_same_each_time(tmp_path: Path) -> None:
@@ -24,6 +24,17 @@ def test_the_data_set_has_the_files_asked_for_and_is_the_same_each_time(tmp_path
 def test_equal_trees_have_no_differences(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     assert differences(read_tree(tmp_path), read_tree(tmp_path)) == []
+
+
+def test_an_export_without_owners_is_no_difference_and_everything_else_is(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "l").symlink_to("f")
+    (tmp_path / "f").chmod(0o6755)
+    expected = read_tree(tmp_path)
+    (tmp_path / "f").chmod(0o755)
+    assert differences(without_owners(expected), read_tree(tmp_path)) == []
+    (tmp_path / "f").chmod(0o644)
+    assert differences(without_owners(expected), read_tree(tmp_path)) == ["'f' differs in mode"]
 
 
 def test_each_difference_is_named(tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ def test_modes_and_times_are_kept_also_of_directories(tmp_path: Path) -> None:
         Dir(
             {
                 b"d": Dir({b"f": File([b"x"], mode=0o400, mtime=-5_000_000_001)}, mode=0o555, mtime=FAR),
-                b"suid": File([b"x"], mode=0o4755),
             },
             mode=0o750,
             mtime=MTIME + 7,
@@ -49,8 +48,26 @@ def test_modes_and_times_are_kept_also_of_directories(tmp_path: Path) -> None:
     assert stat.S_IMODE((out / "d").stat().st_mode) == 0o555
     assert (out / "d").stat().st_mtime_ns == FAR
     assert stat.S_IMODE((out / "d/f").stat().st_mode) == 0o400 and (out / "d/f").stat().st_mtime_ns == -5_000_000_001
-    assert stat.S_IMODE((out / "suid").stat().st_mode) == 0o4755
     (out / "d").chmod(0o700)  # so that an ordinary user can remove it
+
+
+def test_without_owners_nothing_is_set_to_run_as_whoever_exports(tmp_path: Path) -> None:
+    tree = Dir({b"u": File([b"x"], mode=0o4755), b"g": File([b"x"], mode=0o2750), b"d": Dir(mode=0o3777)})
+    out = exported(tree, tmp_path / "out")
+    modes = {name: stat.S_IMODE((out / name).stat().st_mode) for name in ("u", "g", "d")}
+    assert modes == {"u": 0o755, "g": 0o750, "d": 0o1777}
+
+
+@pytest.mark.root
+def test_with_owners_root_restores_them_and_the_bits_that_depend_on_them(tmp_path: Path) -> None:
+    tree = Dir({b"u": File([b"x"], mode=0o4755), b"d": Dir(mode=0o2770), b"l": Link(b"u")})
+    out = tmp_path / "out"
+    write_tree(TreeSnapshot(tree, owner=(4711, 4712)), out, Unseen())
+    for name in ("u", "d", "l"):
+        status = (out / name).lstat()
+        assert (status.st_uid, status.st_gid) == (4711, 4712)
+    assert stat.S_IMODE((out / "u").stat().st_mode) == 0o4755
+    assert stat.S_IMODE((out / "d").stat().st_mode) == 0o2770
 
 
 def test_symbolic_links_are_kept_verbatim(tmp_path: Path) -> None:

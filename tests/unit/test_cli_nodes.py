@@ -47,7 +47,7 @@ def test_status_shows_everything_in_words(capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out
     for part in (
         "gpu1 (0123456789ab), rack r1, cluster lab",
-        "5.0 GiB of 100.0 GiB",
+        "5.0 GiB used (weight 100.0 GiB)",
         "gpu2",
         "alive",
         "set:1",

@@ -2,13 +2,15 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from hoard_p2p.cli.doors import Body
 from hoard_p2p.cli.main import run
-from hoard_p2p.cli.publishing import warnings
+from hoard_p2p.cli.progress import Lines
+from hoard_p2p.cli.publishing import progress_step, warnings
 from hoard_p2p.errors import SourceUnreadable
 from tests.unit.cli_fakes import FakeNode
 
@@ -69,7 +71,9 @@ def test_what_could_not_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert told.out == ""
 
 
-def test_progress_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_publish_shows_no_progress_without_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     node = FakeNode(publish=RESULT)
     node.progress = [
         {"phase": "reading", "files": 1, "bytes": 1024, "total_files": 2, "total_bytes": 2048},
@@ -78,7 +82,23 @@ def test_progress_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["publish", str(tmp_path)], node.doors()) == 0
     told = capsys.readouterr()
     assert told.out == ID + "\n"
-    assert "reading: 1.0 KiB of 2.0 KiB, 1 of 2 files" in told.err and "placing: 1 of 4" in told.err
+    assert "reading" not in told.err and "3 files" in told.err
+
+
+def test_progress_goes_to_standard_error_after_two_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Lines(sys.stderr, iter(range(0, 100, 3)).__next__)
+    for report in (
+        {"phase": "reading", "files": 0, "bytes": 0},
+        {"phase": "reading", "files": 1, "bytes": 1024, "total_files": 2, "total_bytes": 2048},
+        {"phase": "placing", "segments": 4, "segments_done": 0},
+        {"phase": "placing", "segments": 4, "segments_done": 3},
+        {"phase": "placing", "segments": 4, "segments_done": 4},
+    ):
+        shown.show(progress_step(report))  # type: ignore[arg-type]  # literals of the right shape
+    shown.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("reading: 1.0 KiB of 2.0 KiB") and lines[0].endswith("1 of 2 files")
+    assert lines[-1] == "placing: 4 of 4"
 
 
 def test_other_origins_are_refused_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """`ls`, `cat`, `diff`, and how SNAPSHOT:PATH is understood."""
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -92,9 +93,13 @@ def test_json_has_everything(node: FakeNode, capsys: pytest.CaptureFixture[str])
 
 
 def test_snapshots_are_listed_without_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    body = {"snapshots": [{"id": ID, "names": ["set:1"], "files": 3, "bytes": 2048}]}
+    created = int(datetime(2026, 3, 4, 5, 6, 7).astimezone().timestamp()) * 10**9
+    snapshot = {"id": ID, "names": ["set:1"], "files": 3, "bytes": 2048, "created": created, "source": "/data/\x1bset"}
+    body = {"snapshots": [snapshot]}
     assert run(["ls"], FakeNode(snapshots=body).doors()) == 0  # type: ignore[arg-type]  # a literal of the right shape
-    assert capsys.readouterr().out.splitlines()[1].split() == [ID, "3", "2.0", "KiB", "set:1"]
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        *(ID, "3", "2.0", "KiB", "2026-03-04", "05:06:07", "set:1", "/data/\\x1bset")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hoard_p2p.node.local import Handler, LocalReply, LocalRequest, LocalServer
 
 
 @contextmanager
-def serving(data_dir: Path, handler: Handler) -> Iterator[None]:
+def serving(data_dir: Path, handler: Handler, *, beat: float = 5.0) -> Iterator[None]:
     """A server in a thread of its own."""
     loop = asyncio.new_event_loop()
     task: asyncio.Task[None] | None = None
@@ -25,7 +25,7 @@ def serving(data_dir: Path, handler: Handler) -> Iterator[None]:
 
     async def main() -> None:
         nonlocal task
-        server = LocalServer(data_dir, handler)
+        server = LocalServer(data_dir, handler, beat=beat)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(server.run())
             up.set()
@@ -147,6 +147,67 @@ def test_a_client_that_leaves_cancels_its_operation(tmp_path: Path) -> None:
         assert begun.wait(5)
         sock.close()
         assert cancelled.wait(5)
+
+
+def test_a_client_that_asked_hears_that_its_operation_goes_on(tmp_path: Path) -> None:
+    enough = threading.Event()
+
+    async def handler(request: LocalRequest) -> LocalReply:
+        await asyncio.to_thread(enough.wait, 5)
+        return LocalReply({"fine": True})
+
+    with serving(tmp_path, handler, beat=0.01), framing.connect(tmp_path) as sock:
+        framing.send(sock, {"op": "x", "args": {}, "seq": 4, "heartbeat": True})
+        for _ in range(3):
+            message = framing.receive(sock)
+            assert message is not None and message.body == {"seq": 4, "alive": True}
+        enough.set()
+        while message is not None and "alive" in message.body:
+            message = framing.receive(sock)
+        assert message is not None and message.body == {"seq": 4, "result": {"fine": True}}
+
+
+def test_a_client_that_did_not_ask_hears_nothing_in_between(tmp_path: Path) -> None:
+    """Such as a mount, which has one request that is never answered."""
+
+    async def handler(request: LocalRequest) -> LocalReply:
+        await asyncio.sleep(0.05)
+        return LocalReply()
+
+    with serving(tmp_path, handler, beat=0.001), framing.connect(tmp_path) as sock:
+        framing.send(sock, {"op": "x", "args": {}, "seq": 4})
+        message = framing.receive(sock)
+        assert message is not None and "result" in message.body
+
+
+def test_a_client_that_leaves_cancels_an_operation_that_beats(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+
+    async def handler(request: LocalRequest) -> LocalReply:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return LocalReply()
+
+    with serving(tmp_path, handler, beat=0.01):
+        with framing.connect(tmp_path) as sock:
+            framing.send(sock, {"op": "x", "args": {}, "seq": 0, "heartbeat": True})
+            assert framing.receive(sock) is not None
+        assert cancelled.wait(5)
+
+
+def test_a_node_leaves_the_socket_of_its_successor_alone(tmp_path: Path) -> None:
+    """Its data directory was removed and made anew before it noticed."""
+
+    async def handler(request: LocalRequest) -> LocalReply:
+        return LocalReply()
+
+    with serving(tmp_path, handler):
+        successor = framing.listen(tmp_path)
+    with successor:
+        assert (tmp_path / framing.SOCKET_NAME).exists()
+        framing.connect(tmp_path).close()
 
 
 def test_without_a_node_the_message_says_how_to_start_one(tmp_path: Path) -> None:

@@ -346,7 +346,7 @@ def test_special_files_are_left_out_and_named(tree: Path) -> None:
     published = publish(tree)
     assert published.paths() == [b"f"]
     assert published.result.skipped.special.count == 1
-    assert published.result.skipped.special.first == ("pipe\\n (a named pipe)",)
+    assert published.result.skipped.special.first == ("pipe\\x0a (a named pipe)",)
 
 
 def test_excluded_things_are_not_in_the_snapshot(tree: Path) -> None:
@@ -354,6 +354,23 @@ def test_excluded_things_are_not_in_the_snapshot(tree: Path) -> None:
         write(tree / name, b"x")
     published = publish(tree, replace(options(tree.parent), exclude=(b"*.tmp", b"/b", b"cache/")))
     assert published.paths() == [b"a", b"a/x"]
+
+
+def test_a_pattern_that_matched_nothing_is_told(tree: Path) -> None:
+    write(tree / "train" / "x.tmp", b"x")
+    published = publish(tree, replace(options(tree.parent), exclude=(b"*.tmp", b"TRAIN/")))
+    assert published.result.unmatched_excludes == (b"TRAIN/",)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_time_beyond_64_bits_of_nanoseconds_is_told(tree: Path, kept: bool) -> None:
+    write(tree / "f", b"x")
+    far = (1 << 63) // 10**9 + 1000
+    os.utime(tree / "f", (0, 1 if kept else far))
+    if (tree / "f").stat().st_mtime_ns not in (10**9, far * 10**9):
+        pytest.skip("this file system keeps no such times")
+    told = [(each.name, each.count, each.example) for each in publish(tree).result.not_kept]
+    assert told == ([] if kept else [("mtime", 1, "f")])
 
 
 def test_a_bad_pattern_is_refused_before_anything_is_read(tree: Path) -> None:
@@ -369,7 +386,8 @@ def test_the_data_directory_of_a_node_is_refused_as_a_whole_and_left_out_inside(
         publish(tree, replace(options(tree.parent), own_data=(status.st_dev, status.st_ino)))
     published = publish(tree, replace(options(tree.parent), own_data=(inner.st_dev, inner.st_ino)))
     assert published.paths() == [b"f"]
-    assert published.result.skipped.special.first == ("store (the data directory of this node)",)
+    assert published.result.skipped.own_data.first == ("store",)
+    assert published.result.skipped.special.count == 0
 
 
 def test_an_empty_directory_is_a_snapshot(tree: Path) -> None:

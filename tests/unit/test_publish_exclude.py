@@ -91,7 +91,28 @@ def test_no_patterns_leave_out_nothing() -> None:
     assert not Rules([]).leaves_out(b"x", b"x", is_directory=True)
 
 
-@pytest.mark.parametrize("pattern", [b"", b"/", b"///", b"[z-a]", b"a\0b"])
+def test_patterns_that_nothing_matched_are_told() -> None:
+    rules = Rules([b"*.o", b"TRAIN/", b"/tmp", b"tmp"])
+    assert rules.unmatched() == (b"*.o", b"TRAIN/", b"/tmp", b"tmp")
+    rules.leaves_out(b"TRAIN", b"TRAIN", is_directory=False)
+    rules.leaves_out(b"d/x.c", b"x.c", is_directory=False)
+    rules.leaves_out(b"tmp", b"tmp", is_directory=True)
+    assert rules.unmatched() == (b"*.o", b"TRAIN/")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right"),
+    [(b"./a/b", "/a/b"), (b"a//b", "/a/b"), (b"../a", "/a"), (b"a/./b/", "/a/b"), (b"//a", None)],
+)
+def test_a_path_that_no_walk_shows_is_refused_with_the_right_one(pattern: bytes, right: str | None) -> None:
+    if right is None:
+        assert leaves_out(pattern, b"a")
+        return
+    with pytest.raises(BadRequest, match=f"write for instance '{right}'"):
+        Rules([pattern])
+
+
+@pytest.mark.parametrize("pattern", [b"", b"/", b"///", b"[z-a]", b"a\0b", b"./", b".."])
 def test_a_pattern_that_can_match_nothing_is_refused_by_name(pattern: bytes) -> None:
     with pytest.raises(BadRequest, match="pattern"):
         Rules([pattern])

@@ -118,7 +118,7 @@ def test_a_file_that_never_rests_is_named_after_the_last_attempt(tmp_path: Path,
     path.write_bytes(b"")
     pauses = Pauses(path)
     count = 0
-    with closing(attempts(directory, b"log\n", pauses)) as tries, pytest.raises(SourceChanging, match=r"log\\n"):
+    with closing(attempts(directory, b"log\n", pauses)) as tries, pytest.raises(SourceChanging, match=r"log\\x0a"):
         for attempt in tries:
             with path.open("ab") as file:
                 file.write(b"more")

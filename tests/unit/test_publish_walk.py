@@ -12,7 +12,7 @@ import pytest
 
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.spill import spill_into
-from hoard_p2p.publish.walk import Begin, Event, Found, FoundDirectory, LeftOut, Reason, Walk, printable
+from hoard_p2p.publish.walk import Begin, Event, Found, FoundDirectory, LeftOut, Reason, Walk, path_text
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def test_the_nodes_own_data_is_left_out_by_name(tree: Path) -> None:
     (tree / "store").mkdir()
     (tree / "store" / "slab").touch()
     status = (tree / "store").stat()
-    assert walked(tree, own_data=(status.st_dev, status.st_ino)) == [("begin", b""), ("special", b"store")]
+    assert walked(tree, own_data=(status.st_dev, status.st_ino)) == [("begin", b""), ("own data", b"store")]
 
 
 @pytest.fixture
@@ -242,8 +242,8 @@ def test_a_held_directory_stays_open_until_it_is_released(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "shown"),
-    [(b"a b/c", "a b/c"), (b"\xff", "\\xff"), (b"x\ny", "x\\ny"), (b"\xe2\x80\xae", "\\u202e"), (b"", ".")],
+    [(b"a b/c", "a b/c"), (b"\xff", "\\xff"), (b"x\ny", "x\\x0ay"), (b"\xe2\x80\xae", "\\u202e"), (b"", ".")],
 )
 def test_paths_are_shown_so_that_they_can_be_printed(path: bytes, shown: str) -> None:
-    assert printable(path) == shown
-    assert printable(path).isprintable()
+    assert path_text(path) == shown
+    assert path_text(path).isprintable()

@@ -108,6 +108,24 @@ def test_opening_without_create_needs_a_store(tmp_path: Path) -> None:
         StoreReader.open(tmp_path / "none")
 
 
+def test_a_directory_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    (tmp_path / "log").mkdir()
+    with pytest.raises(Refused, match=r"it holds other files \('thesis.tex'\)"):
+        Store.open(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "thesis.tex"]
+
+
+def test_what_an_interrupted_start_left_is_no_file_of_somebody_else(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    (tmp_path / "format").rename(tmp_path / "format.new")
+    for name in ("log", "lost+found"):
+        (tmp_path / name).mkdir()
+    Store.open(tmp_path).close()
+    (tmp_path / "notes").touch()  # once it is a store, other files are nobody's business
+    Store.open(tmp_path).close()
+
+
 def test_an_unknown_format_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
     (tmp_path / "format").write_text("hoard store 2\n")
@@ -163,19 +181,6 @@ def test_a_record_must_belong_to_its_snapshot(store: Store) -> None:
     assert store.snapshots() == []
 
 
-def test_a_prefix_finds_living_snapshots_by_any_number_of_digits(store: Store) -> None:
-    for snapshot in SNAPSHOTS:
-        store.put_root(snapshot, b"r", record(snapshot))
-    assert set(store.find_prefix("abcd")) == set(SNAPSHOTS)
-    assert set(store.find_prefix("ABCDE")) == set(SNAPSHOTS[:2])
-    assert store.find_prefix(SNAPSHOTS[0].hex()) == [SNAPSHOTS[0]]
-    store.remove_snapshot(SNAPSHOTS[0], 99)
-    assert store.find_prefix("abcdef") == [SNAPSHOTS[1]]
-    for wrong in ("xyz", "a" * 65, "ab cd"):
-        with pytest.raises(BadRequest):
-            store.find_prefix(wrong)
-
-
 def test_removing_a_snapshot_leaves_a_tombstone_without_root_or_holds(store: Store) -> None:
     store.put_root(SNAPSHOTS[0], b"r", replace(record(SNAPSHOTS[0]), pinned=True))
     store.add_holds(SNAPSHOTS[0], [1, 2])
@@ -204,7 +209,7 @@ def test_holds_are_a_set_per_snapshot(store: Store) -> None:
     store.add_holds(SNAPSHOTS[0], [2, 2**32 - 1])
     store.add_holds(SNAPSHOTS[1], [7])
     assert store.holds(SNAPSHOTS[0]) == {*range(300), 2**32 - 1}
-    store.drop_holds(SNAPSHOTS[0])
+    store.remove_snapshot(SNAPSHOTS[0], 99)
     assert store.holds(SNAPSHOTS[0]) == set()
     assert store.holds(SNAPSHOTS[1]) == {7}
 
