@@ -4,11 +4,10 @@ One node has published the data when another joins, mounts it and reads it: ever
 stored and handed to the reader. Each run uses a fresh second node.
 """
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.figures import headline, line, make_shards, make_small, rates, ratio, read_files, spread
+from benchmarks.figures import arguments, headline, line, make_shards, make_small, rates, ratio, read_files, spread
 from hoard_p2p.cli.localcluster import LocalCluster
 
 
@@ -39,11 +38,7 @@ def compare(name: str, runs: int, make: Callable[[Path], None]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shards", type=int, default=4, help="files of 256 MiB")
-    parser.add_argument("--small", type=int, default=4000, help="files of 110 KB")
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
+    options = arguments(__doc__).parse_args()
     if options.shards:
         compare("shards", options.runs, lambda root: make_shards(root, options.shards))
     if options.small:

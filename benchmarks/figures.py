@@ -4,6 +4,7 @@ A ratio is made from medians. If the baseline's slowest run took more than twice
 something else and the ratio is void.
 """
 
+import argparse
 import os
 import statistics
 import time
@@ -22,6 +23,15 @@ SMALL_FILE = 110_000
 SHARD = 256 << 20
 VOID = 2.0
 _BUFFER = 1 << 20
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """What every benchmark can be told: how much data, how many runs."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--shards", type=int, default=4, help="files of 256 MiB")
+    parser.add_argument("--small", type=int, default=4000, help="files of 110 KB")
+    parser.add_argument("--runs", type=int, default=3)
+    return parser
 
 
 def make_small(root: Path, count: int, size: int = SMALL_FILE) -> None:

@@ -5,7 +5,6 @@ dropped, then a cold pass, then warm ones (the page cache that a *write* leaves 
 a source that was just made is no baseline for either). Ours verifies every chunk in its first pass.
 """
 
-import argparse
 import os
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.figures import (
     Pass,
+    arguments,
     drop_pages,
     headline,
     line,
@@ -99,11 +99,8 @@ def first_byte(cluster: LocalCluster, files: int, runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shards", type=int, default=4, help="files of 256 MiB")
-    parser.add_argument("--small", type=int, default=4000, help="files of 110 KB")
+    parser = arguments(__doc__)
     parser.add_argument("--tiny", type=int, default=100_000, help="files of the snapshot for the first byte")
-    parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     with LocalCluster("hoard-bench", discovery=["none"]) as cluster:
         if options.shards:

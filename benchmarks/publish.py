@@ -5,7 +5,6 @@ dropped before each, so that both pay the same disk reads. The baseline without 
 a fresh node and a fresh copy.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from benchmarks.figures import (
+    arguments,
     drop_pages,
     headline,
     line,
@@ -85,11 +85,7 @@ def compare(cluster: LocalCluster, name: str, runs: int, make: Callable[[Path], 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shards", type=int, default=4, help="files of 256 MiB")
-    parser.add_argument("--small", type=int, default=4000, help="files of 110 KB")
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
+    options = arguments(__doc__).parse_args()
     print(f"blake3 by {shutil.which('b3sum') or 'the blake3 package, all cores (no b3sum on PATH)'}")
     with LocalCluster("hoard-bench", discovery=["none"]) as cluster:
         if options.shards:

@@ -52,13 +52,43 @@ class MemoryKeeper:
         self.ends.append(whole)
 
 
+class GatedPeers(MemoryPeers):
+    """Peers that stop in the middle of an answer until `go_on`: before their first chunk, or after chunk `stop_after`
+    of the request."""
+
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]], stop_after: int = -1) -> None:
+        super().__init__(holdings)
+        self.stopped, self.go_on = threading.Event(), threading.Event()
+        self._stop_after = stop_after
+
+    def fetch(
+        self,
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        def deliver_and_stop(index: int, data: memoryview) -> None:
+            deliver(index, data)
+            self._stop(index)
+
+        self._stop(-1)
+        return super().fetch(peer, wanted, deliver_and_stop, timeout=timeout)
+
+    def _stop(self, index: int) -> None:
+        if index == self._stop_after:
+            self.stopped.set()
+            assert self.go_on.wait(10)
+
+
 class Cluster:
     """Four peers and me; `holdings` says who has what, `records` whose residency names segment 3."""
 
     def __init__(self, holdings: dict[int, dict[ChunkId, bytes]], records: Sequence[int] = ()) -> None:
         self.peers = [a_peer(number) for number in range(1, 5)]
         self.view = ClusterView(ME.node_id, (ME, *self.peers))
-        self.network = MemoryPeers({a_peer(number).node_id: held for number, held in holdings.items()})
+        self.network: MemoryPeers = MemoryPeers({a_peer(number).node_id: held for number, held in holdings.items()})
         self.records = {a_peer(number).node_id for number in records}
         self.keeper = MemoryKeeper()
         self.favour = Favour()
@@ -239,33 +269,15 @@ def test_a_full_disk_fails_no_read() -> None:
 def test_on_a_full_disk_a_reader_that_comes_after_its_chunk_did_gets_it_too() -> None:
     cluster = Cluster(everywhere())
     cluster.keeper.full = True
-    passed, go_on = threading.Event(), threading.Event()
-    plain = cluster.network.fetch
-
-    def in_halves(
-        peer: Peer,
-        wanted: Sequence[tuple[ChunkId, int]],
-        deliver: Callable[[int, memoryview], None],
-        *,
-        timeout: float,
-    ) -> list[int]:
-        def deliver_and_stop(index: int, data: memoryview) -> None:
-            deliver(index, data)
-            if index == 2:
-                passed.set()
-                assert go_on.wait(10)
-
-        return plain(peer, wanted, deliver_and_stop, timeout=timeout)
-
-    cluster.network.fetch = in_halves  # type: ignore[method-assign]  # the same peers, behind a gate
+    cluster.network = gated = GatedPeers(cluster.network.holdings, stop_after=2)
 
     async def scenario(fetcher: Fetcher) -> None:
         fetcher.start(SEGMENT)
-        assert await asyncio.to_thread(passed.wait, 10)
+        assert await asyncio.to_thread(gated.stopped.wait, 10)
         async with asyncio.TaskGroup() as group:
             late = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5))
             await asyncio.sleep(0)
-            go_on.set()
+            gated.go_on.set()
         assert late.result().data == DATA[1]
 
     cluster.run(scenario)
@@ -273,24 +285,12 @@ def test_on_a_full_disk_a_reader_that_comes_after_its_chunk_did_gets_it_too() ->
 
 def test_a_peer_that_stalls_does_not_hold_up_a_fetch_with_a_deadline() -> None:
     cluster = Cluster(everywhere())
-    stalled = threading.Event()
-
-    def stall(
-        peer: Peer,
-        wanted: Sequence[tuple[ChunkId, int]],
-        deliver: Callable[[int, memoryview], None],
-        *,
-        timeout: float,
-    ) -> list[int]:
-        stalled.wait(10)
-        return []
-
-    cluster.network.fetch = stall  # type: ignore[method-assign]  # never answers while the test looks
+    cluster.network = gated = GatedPeers(cluster.network.holdings)
 
     async def scenario(fetcher: Fetcher) -> None:
         await fetcher.whole(SEGMENT, timeout=0.2)
         assert cluster.keeper.missing(SEGMENT) == list(CHUNKS)
-        stalled.set()
+        gated.go_on.set()
 
     cluster.run(scenario)
 
@@ -312,26 +312,13 @@ def test_all_peers_are_asked_for_a_catalog_whatever_their_records_say() -> None:
 
 def test_readers_of_one_segment_share_one_flight() -> None:
     cluster = Cluster(everywhere())
-    held = threading.Event()
-    plain = cluster.network.fetch
-
-    def slowly(
-        peer: Peer,
-        wanted: Sequence[tuple[ChunkId, int]],
-        deliver: Callable[[int, memoryview], None],
-        *,
-        timeout: float,
-    ) -> list[int]:
-        assert held.wait(10)
-        return plain(peer, wanted, deliver, timeout=timeout)
-
-    cluster.network.fetch = slowly  # type: ignore[method-assign]  # the same peers, behind a gate
+    cluster.network = gated = GatedPeers(cluster.network.holdings)
 
     async def scenario(fetcher: Fetcher) -> None:
         async with asyncio.TaskGroup() as group:
             readers = [group.create_task(fetcher.chunk(SEGMENT, chunk, timeout=5)) for chunk in CHUNKS * 3]
             await asyncio.sleep(0)
-            held.set()
+            gated.go_on.set()
         assert all(reader.result().place for reader in readers)
 
     cluster.run(scenario)
@@ -342,30 +329,16 @@ def test_a_chunk_that_is_lost_while_its_segment_is_on_its_way_is_looked_for_agai
     cluster = Cluster(everywhere())
     lost = CHUNKS[2]
     cluster.keeper.sink.put(lost.chunk_id, DATA[2])
-    asked, quarantined = threading.Event(), threading.Event()
-    plain = cluster.network.fetch
-
-    def slowly(
-        peer: Peer,
-        wanted: Sequence[tuple[ChunkId, int]],
-        deliver: Callable[[int, memoryview], None],
-        *,
-        timeout: float,
-    ) -> list[int]:
-        asked.set()
-        assert quarantined.wait(10)
-        return plain(peer, wanted, deliver, timeout=timeout)
-
-    cluster.network.fetch = slowly  # type: ignore[method-assign]  # the same peers, behind a gate
+    cluster.network = gated = GatedPeers(cluster.network.holdings)
 
     async def scenario(fetcher: Fetcher) -> None:
         fetcher.start(SEGMENT)
-        assert await asyncio.to_thread(asked.wait, 10)
+        assert await asyncio.to_thread(gated.stopped.wait, 10)
         cluster.keeper.sink = MemorySink()
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(fetcher.chunk(SEGMENT, lost, timeout=5))
             await asyncio.sleep(0)
-            quarantined.set()
+            gated.go_on.set()
         assert reader.result().place is not None
 
     cluster.run(scenario)
