@@ -85,7 +85,9 @@ def refs(doors: Doors, data_dir: Path, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Also if it has names (which go too) or is mounted here.")
 @click.pass_obj
 def rm(doors: Doors, snapshot: str, data_dir: Path, force: bool) -> None:
-    """Remove SNAPSHOT from the whole cluster. One that has a name, or is mounted on this node, is left alone (status 1).
+    """Remove SNAPSHOT from the whole cluster.
+
+    One that has a name, or is mounted on this node, is left alone (status 1).
 
     \b
     Example:
