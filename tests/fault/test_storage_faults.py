@@ -186,8 +186,8 @@ def small_disk(directory: Path, size: int) -> Iterator[Path]:
 
 @pytest.mark.root
 def test_a_full_disk_fails_puts_and_files_and_the_store_recovers_when_there_is_room(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 40 * MIB) as disk:
-        (disk / "filler").write_bytes(bytes(20 * MIB))
+    with small_disk(tmp_path / "disk", 80 * MIB) as disk:
+        (disk / "filler").write_bytes(bytes(60 * MIB))
         with Store.open(disk / "data") as store, store.writer() as writer:
             kept = []
             with pytest.raises(StoreFailed):
