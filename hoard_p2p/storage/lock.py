@@ -3,6 +3,7 @@
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hoard_p2p.errors import NodeRunning
@@ -29,7 +30,8 @@ class NodeLock:
             raise
 
     def release(self) -> None:
-        os.ftruncate(self._fd, 0)
+        with suppress(OSError):  # a disk that turned read-only: the number stays, the lock goes all the same
+            os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
 
