@@ -167,6 +167,11 @@ class MissChannel(Protocol):
         """Tell that the bytes at `place` are wrong, and ask for good ones. Answered like `ask`."""
         ...
 
+    def touch(self, run: int) -> None:
+        """Tell that a reader is at this run now, and likely to go on behind it: the node may fetch ahead. Never
+        answered; dropped while there is no connection."""
+        ...
+
     def answers(self) -> list[Found | MissFailed]:
         """What has arrived; empty if nothing."""
         ...
@@ -217,3 +222,5 @@ class MountOptions:
     workers: int
     timeout: float
     verify: str = "first"
+    io: str = "auto"
+    fill: bool = True

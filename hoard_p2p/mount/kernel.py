@@ -79,6 +79,7 @@ class Can(IntFlag):
     CACHE_SYMLINKS = 1 << 23
     NO_OPENDIR_SUPPORT = 1 << 24
     INIT_EXT = 1 << 30
+    PASSTHROUGH = 1 << 37
     HAS_RESEND = 1 << 39
 
 
@@ -97,6 +98,9 @@ NO_OPEN = (
 )
 """What a no-open mount asks for. Not asked for: FUSE_AUTO_INVAL_DATA (our data never change), FUSE_POSIX_LOCKS and
 FUSE_FLOCK_LOCKS (the kernel then keeps locks itself), FUSE_ASYNC_DIO (its O_DIRECT readers cannot be interrupted)."""
+
+PASSTHROUGH = NO_OPEN & ~Can.NO_OPEN_SUPPORT | Can.PASSTHROUGH
+"""What a passthrough mount asks for: each OPEN is answered. Needs `MAX_STACK_DEPTH`, CAP_SYS_ADMIN, Linux 6.9."""
 
 NEEDED = Can.NO_OPEN_SUPPORT | Can.NO_OPENDIR_SUPPORT | Can.MAX_PAGES
 
@@ -126,6 +130,22 @@ LSEEK_IN = Struct("<QQII")
 """`fuse_lseek_in`: fh, offset, whence, padding."""
 LSEEK_OUT = Struct("<Q")
 """`fuse_lseek_out`: offset."""
+OPEN_OUT = Struct("<QIi")
+"""`fuse_open_out`: fh, open_flags, backing_id."""
+RELEASE_IN = Struct("<QIIQ")
+"""`fuse_release_in`: fh, flags, release_flags, lock_owner."""
+BACKING_MAP = Struct("<iIQ")
+"""`fuse_backing_map`: fd, flags, padding."""
+
+
+class Fopen(IntFlag):
+    """`FOPEN_*`: how the kernel is to treat an open file."""
+
+    KEEP_CACHE = 1 << 1
+    NOFLUSH = 1 << 5
+    PASSTHROUGH = 1 << 7
+
+
 INTERRUPT_IN = Struct("<Q")
 """`fuse_interrupt_in`: unique of the request whose reader got a signal."""
 STATFS_OUT = Struct("<QQQQQIII28x")
@@ -137,6 +157,13 @@ RESEND = OUT_HEADER.pack(OUT_HEADER.size, NOTIFY_RESEND, 0)
 
 DEV_CLONE = 0x8004_E500
 """`FUSE_DEV_IOC_CLONE`, that is _IOR(229, 0, uint32_t): join the connection of the descriptor in the argument."""
+
+BACKING_OPEN = 0x4010_E501
+"""`FUSE_DEV_IOC_BACKING_OPEN`, that is _IOW(229, 1, struct fuse_backing_map): the result is the backing id."""
+BACKING_CLOSE = 0x4004_E502
+"""`FUSE_DEV_IOC_BACKING_CLOSE`, that is _IOW(229, 2, uint32_t)."""
+MAX_STACK_DEPTH = 1
+"""In the INIT reply of a passthrough mount: backing files lie on a plain file system (not on overlayfs)."""
 
 READ_BUFFER = 1 << 17
 """Bytes offered to each read of the device. The kernel insists on 8 KiB, and on max_write and a header."""

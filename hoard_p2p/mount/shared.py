@@ -1,15 +1,20 @@
-"""What the processes of one mount share: a memfd with a slot per worker, recent failures and interrupts, and one byte
-per chunk run.
+"""What the processes of one mount share: a memfd with a slot per process, recent failures and interrupts, hints for
+the verifier, the open files of a passthrough mount, and a byte per chunk run and per inode.
 
 Layout (little-endian, 64-bit words; it lives as long as the mount and is never stored):
 
 | at | what |
 |---|---|
-| 0 | magic, workers, runs, 5 words reserved |
-| 64 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
+| 0 | header of 16 words: magic, workers, runs, inodes, room for open files, ending, supervisor's pid, open files'
+high-water mark, hints told, 7 reserved |
+| 128 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
 | then | `INTERRUPTS` words: numbers of requests whose reader got a signal |
-| then | a slot of 8 words per worker: request in work, heartbeat, pid, served, parked, failed, 2 reserved |
+| then | `HINTS` words: a ring of chunk runs (and inodes) that readers are at, for the verifier |
+| then | a slot of 8 words per worker and one for the verifier: request in work, heartbeat, pid, served, parked,
+failed, 2 reserved |
+| then | 2 words per open file: its handle (0: free); upper half its inode, lower half its backing id (0: cached) |
 | then | one byte per chunk run: generation of the place whose bytes were verified, 0 for none |
+| then | one byte per inode: `FILE_CHECKED` if the bytes of its own slab were verified under this mount, else 0 |
 
 Every item is one aligned word or byte with one meaning, written whole: there is nothing to lock. (Bits shared by
 processes lose updates, and a lost clear would serve damage.)
@@ -19,43 +24,78 @@ import fcntl
 import mmap
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hoard_p2p.mount.kernel import RESENT
 
-MAGIC = 0x31_4D_44_52_41_4F_48  # "HOARDM1"
+MAGIC = 0x32_4D_44_52_41_4F_48  # "HOARDM2"
 FAILURES = 1024
 INTERRUPTS = 256
+HINTS = 256
+OPENS = 1 << 18
+"""Files that can be open at once in a passthrough mount."""
+FILE_CHECKED = 1
 SLOT_WORDS = 8
-_HEADER_WORDS = 8
+_HEADER_WORDS = 16
 _FIRST_FAILURE = _HEADER_WORDS
 _FIRST_INTERRUPT = _FIRST_FAILURE + FAILURES
-_FIRST_SLOT = _FIRST_INTERRUPT + INTERRUPTS
+_FIRST_HINT = _FIRST_INTERRUPT + INTERRUPTS
+_FIRST_SLOT = _FIRST_HINT + HINTS
+_ENDING, _SUPERVISOR, _OPENS_USED, _HINTS_TOLD = 5, 6, 7, 8
 _TENTHS = 10
 _HALF = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSlot:
-    """What one worker is told by its supervisor: its number and the descriptors it inherits, under these numbers.
+class MountFds:
+    """The descriptors that every process of a mount holds, and the node keeps copies of (in this order).
 
-    Travels in an argument vector as `encode()` and comes back by `parse()`.
+    `devices`: one of /dev/fuse per worker (the same one several times where it cannot be cloned). `shared`: the memory
+    of this module. `catalog`: the sealed memfd. `hint_bell`: eventfd that wakes the verifier. `checked_bell`: eventfd
+    that wakes the worker which waits for the verifier. Travels in an argument vector as `encode()`.
     """
 
-    number: int
-    device_fd: int
-    shared_fd: int
-    ready_fd: int
+    devices: tuple[int, ...]
+    shared: int
+    catalog: int
+    hint_bell: int
+    checked_bell: int
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return (*self.devices, self.shared, self.catalog, self.hint_bell, self.checked_bell)
 
     def encode(self) -> str:
-        return f"{self.number}:{self.device_fd}:{self.shared_fd}:{self.ready_fd}"
+        return ":".join(map(str, self.all))
 
     @classmethod
-    def parse(cls, text: str) -> "WorkerSlot":
-        """The slot that `encode` wrote. Raises ValueError."""
-        number, device_fd, shared_fd, ready_fd = map(int, text.split(":"))
-        return cls(number, device_fd, shared_fd, ready_fd)
+    def of(cls, numbers: Sequence[int]) -> "MountFds":
+        """The descriptors in the order of `all`. Raises ValueError."""
+        if len(numbers) < 5:
+            raise ValueError(f"{len(numbers)} descriptors are not those of a mount")
+        shared, catalog, hint_bell, checked_bell = numbers[-4:]
+        return cls(tuple(numbers[:-4]), shared, catalog, hint_bell, checked_bell)
+
+    @classmethod
+    def parse(cls, text: str) -> "MountFds":
+        """What `encode` wrote. Raises ValueError."""
+        return cls.of([int(part) for part in text.split(":")])
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSlot:
+    """What one worker is told by its supervisor: its number (and so its slot and its device), the mount's descriptors,
+    and the eventfd on which it says that it serves."""
+
+    number: int
+    fds: MountFds
+    ready_fd: int
+
+    @property
+    def device_fd(self) -> int:
+        return self.fds.devices[self.number]
 
 
 class SlotView(NamedTuple):
@@ -74,7 +114,8 @@ class SharedState:
     """The shared memory of one mount, mapped into this process.
 
     `verified[run]` is the generation of the place whose bytes were verified under this mount, 0 for none; index it
-    with the canonical run.
+    with the canonical run. `checked[inode]` is `FILE_CHECKED` for a file whose own slab was verified as a whole.
+    `opens` is the table of open files, two words each, for `mount.opens` alone.
     """
 
     def __init__(self, fd: int) -> None:
@@ -85,26 +126,75 @@ class SharedState:
         self._words = self._bytes[: len(self._bytes) & ~7].cast("Q")
         if self._words[0] != MAGIC:
             raise ValueError(f"descriptor {fd} is not the shared memory of a mount")
-        self.workers = self._words[1]
-        self.runs = self._words[2]
-        first = _FIRST_SLOT + self.workers * SLOT_WORDS
-        self.verified = self._bytes[first * 8 : first * 8 + self.runs]
+        self.workers, self.runs, self.inodes, room = self._words[1:5]
+        first = _FIRST_SLOT + (self.workers + 1) * SLOT_WORDS
+        self.opens = self._words[first : first + 2 * room]
+        start = (first + 2 * room) * 8
+        self.verified = self._bytes[start : start + self.runs]
+        self.checked = self._bytes[start + self.runs : start + self.runs + self.inodes]
 
     @classmethod
-    def create(cls, *, name: str, workers: int, runs: int) -> "SharedState":
-        """New shared memory, of a size that nobody can change. `name` shows in /proc/PID/fd and tells whose it is."""
+    def create(cls, *, name: str, workers: int, runs: int, inodes: int = 0, opens: int = 0) -> "SharedState":
+        """New shared memory, of a size that nobody can change. `name` shows in /proc/PID/fd and tells whose it is.
+        `opens`: open files to make room for (`OPENS` for a passthrough mount); untouched room takes no memory."""
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, ((_FIRST_SLOT + workers * SLOT_WORDS) * 8 + runs + 7) & ~7)
-        os.pwrite(fd, b"".join(word.to_bytes(8, "little") for word in (MAGIC, workers, runs)), 0)
+        words = _FIRST_SLOT + (workers + 1) * SLOT_WORDS + 2 * opens
+        os.ftruncate(fd, (words * 8 + runs + inodes + 7) & ~7)
+        header = (MAGIC, workers, runs, inodes, opens)
+        os.pwrite(fd, b"".join(word.to_bytes(8, "little") for word in header), 0)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return cls(fd)
 
     def close(self) -> None:
-        self.verified.release()
+        for view in (self.verified, self.checked, self.opens):
+            view.release()
         self._words.release()
         self._bytes.release()
         self._map.close()
         os.close(self.fd)
+
+    # --- the mount as a whole
+
+    @property
+    def ending(self) -> bool:
+        """Whether the mount's processes are being ended on purpose: then nobody takes a dead one's place."""
+        return bool(self._words[_ENDING])
+
+    def end(self) -> None:
+        self._words[_ENDING] = 1
+
+    @property
+    def supervisor(self) -> int:
+        """Pid of the last process that became the mount's supervisor (it may have died since)."""
+        return self._words[_SUPERVISOR]
+
+    def supervise(self, pid: int) -> None:
+        self._words[_SUPERVISOR] = pid
+
+    @property
+    def opens_used(self) -> int:
+        """Entries of `opens` that were ever used; those behind them are free."""
+        return self._words[_OPENS_USED]
+
+    @opens_used.setter
+    def opens_used(self, count: int) -> None:
+        self._words[_OPENS_USED] = count
+
+    @property
+    def verifier(self) -> int:
+        """The verifier's slot number, behind those of the workers."""
+        return self.workers
+
+    def hint(self, hint: int) -> None:
+        """Tell the verifier (after which its bell is to be rung). Two who tell at once may lose one: it is a hint."""
+        told = self._words[_HINTS_TOLD]
+        self._words[_FIRST_HINT + told % HINTS] = hint
+        self._words[_HINTS_TOLD] = told + 1
+
+    def hints(self, since: int) -> tuple[int, list[int]]:
+        """How many hints were told so far, and those behind the first `since`, at most `HINTS`, oldest first."""
+        told = self._words[_HINTS_TOLD]
+        return told, [self._words[_FIRST_HINT + at % HINTS] for at in range(max(since, told - HINTS), told)]
 
     # --- slots
 

@@ -1,22 +1,24 @@
 """The process that owns a mount: mounts, spawns workers, replaces the dead, and ends with the mount.
 
 It holds every descriptor of the mount, so that a worker's requests outlive the worker, and it never follows a path into
-the mount: a process that waits for itself cannot be killed. One kind of mount so far: no-open, with several stateless
-workers on cloned descriptors; what another kind asks the kernel for goes into `Connection.open`.
+the mount: a process that waits for itself cannot be killed. Workers are forks of it, so a dead one is replaced within
+milliseconds; that is safe because it has one thread and never opens the store's index (LMDB forbids a child to use an
+environment of its parent).
 """
 
 import errno
+import gc
 import logging
 import os
 import select
 import signal
 import socket
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from hoard_p2p.errors import MountBusy, MountFailed
 from hoard_p2p.ids import SnapshotId, short
@@ -24,7 +26,7 @@ from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.connection import Connection
 from hoard_p2p.mount.kernel import NO_OPEN, Can
 from hoard_p2p.mount.mountpoint import prepare
-from hoard_p2p.mount.shared import SharedState, WorkerSlot
+from hoard_p2p.mount.shared import MountFds, SharedState, WorkerSlot
 from hoard_p2p.mount.users import shared_name
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 @dataclass(slots=True)
 class _Running:
     slot: WorkerSlot
-    process: "subprocess.Popen[bytes]"
+    pid: int
 
 
 class Supervisor:
@@ -57,21 +59,22 @@ class Supervisor:
         snapshot: SnapshotId,
         options: MountOptions,
         *,
+        catalog_fd: int,
         runs: int,
-        spawn: Callable[[WorkerSlot], Sequence[str]],
-        inherit: Sequence[int] = (),
+        inodes: int,
+        serve: Callable[[WorkerSlot], int],
         ready: Callable[[], None] = lambda: None,
         wanted: Can = NO_OPEN,
     ) -> None:
-        """`runs`: chunk runs of the catalog (`Catalog.chunks`). `spawn`: the argument vector of a worker process, which
-        is to run `Worker(WorkerSlot.parse(...), ...)`; called again for each replacement. `inherit`: further
-        descriptors that workers get under the same numbers (the catalog's memfd); they stay the caller's. `ready`:
+        """`catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `serve`: what a worker
+        process does (to run a `Worker`); its value is the exit status. It runs in a fork of this process. `ready`:
         called once, when the mount answers. `wanted`: the features to ask the kernel for."""
         self._snapshot = snapshot
         self._options = options
+        self._catalog_fd = catalog_fd
         self._runs = runs
-        self._spawn_argv = spawn
-        self._inherit = tuple(inherit)
+        self._inodes = inodes
+        self._serve_worker = serve
         self._ready = ready
         self._wanted = wanted
         self._running: dict[int, _Running] = {}  # by pidfd
@@ -94,20 +97,24 @@ class Supervisor:
             self._connection = Connection.open(short(self._snapshot), path, self._wanted)
             stack.callback(self._stop)
             name, workers = shared_name(self._connection.mount.device), max(1, self._options.workers)
-            self._shared = SharedState.create(name=name, workers=workers, runs=self._runs)
+            self._shared = SharedState.create(name=name, workers=workers, runs=self._runs, inodes=self._inodes)
             stack.callback(self._shared.close)
-            self._ready_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            stack.callback(os.close, self._ready_fd)
+            self._ready_fd, hint_bell, checked_bell = (self._bell_fd(stack) for _ in range(3))
+            # Every clone first: whoever inherits them all keeps the others' requests alive.
+            devices = tuple(self._connection.clone() for _ in range(workers))
+            self._fds = MountFds(devices, self._shared.fd, self._catalog_fd, hint_bell, checked_bell)
             for watched in (bell.fileno(), self._ready_fd):
                 self._poll.register(watched, select.POLLIN)
-            self._spawn_all(workers)
+            gc.freeze()  # what exists by now stays shared with the forks
+            for number in range(workers):
+                self._spawn(WorkerSlot(number, self._fds, self._ready_fd))
             return self._serve(bell)
 
-    def _spawn_all(self, workers: int) -> None:
-        """Every clone first: whoever inherits them all keeps the others' requests alive."""
-        devices = [self._connection.clone() for _ in range(workers)]
-        for number, device_fd in enumerate(devices):
-            self._spawn(WorkerSlot(number, device_fd, self._shared.fd, self._ready_fd))
+    @staticmethod
+    def _bell_fd(stack: ExitStack) -> int:
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        stack.callback(os.close, fd)
+        return fd
 
     def _serve(self, bell: socket.socket) -> int:
         """Keep the workers alive until something ends the mount; the exit status."""
@@ -130,16 +137,30 @@ class Supervisor:
 
     def _spawn(self, slot: WorkerSlot) -> None:
         self._shared.attach(slot.number, 0)
-        devices = self._connection.descriptors if self._connection.resends else (slot.device_fd,)
-        process = subprocess.Popen(
-            self._spawn_argv(slot),
-            pass_fds=(*devices, slot.shared_fd, slot.ready_fd, *self._inherit),
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # a Ctrl-C in the terminal is for the supervisor
-        )
-        pidfd = os.pidfd_open(process.pid)
-        self._running[pidfd] = _Running(slot, process)
+        pid = os.fork()
+        if pid == 0:
+            self._be_worker(slot)
+        pidfd = os.pidfd_open(pid)
+        self._running[pidfd] = _Running(slot, pid)
         self._poll.register(pidfd, select.POLLIN)
+
+    def _be_worker(self, slot: WorkerSlot) -> NoReturn:
+        """In the fork: leave the supervisor's signals and descriptors behind, and serve."""
+        status = 1
+        try:
+            os.setpgid(0, 0)  # a Ctrl-C in the terminal is for the supervisor
+            signal.set_wakeup_fd(-1)
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            for pidfd in self._running:
+                os.close(pidfd)
+            if not self._connection.resends:  # the requests of others must end with them
+                self._connection.close_others(slot.device_fd)
+            status = self._serve_worker(slot)
+        except BaseException:  # the top of this process
+            log.exception("worker %d failed", slot.number)
+        finally:
+            os._exit(status)
 
     def _hear_ready(self) -> None:
         os.eventfd_read(self._ready_fd)
@@ -154,7 +175,7 @@ class Supervisor:
         running = self._running.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
-        running.process.wait()
+        os.waitpid(running.pid, 0)
         return running.slot
 
     def _recover(self, slot: WorkerSlot) -> bool:
@@ -168,7 +189,10 @@ class Supervisor:
             return False  # its requests can neither be sent again nor be ended alone
         else:
             self._connection.drop(slot.device_fd)  # its readers get an error now, and do not hang
-            slot = WorkerSlot(slot.number, self._connection.clone(), slot.shared_fd, slot.ready_fd)
+            devices = list(self._fds.devices)
+            devices[slot.number] = self._connection.clone()
+            self._fds = replace(self._fds, devices=tuple(devices))
+            slot = replace(slot, fds=self._fds)
         self._vain += view.pid == 0
         self._due.append((time.monotonic() + min(LONGEST_DELAY, VAIN_DELAY * self._vain), slot))
         return True
@@ -196,10 +220,10 @@ class Supervisor:
         for at, slot in [entry for entry in self._due if entry[0] <= now]:
             self._due.remove((at, slot))
             self._spawn(slot)
-        for running in self._running.values():
+        for pidfd, running in self._running.items():
             if now - self._shared.slot(running.slot.number).beat > self._patience:
                 log.warning("worker %d has not moved for %.0f s; it is killed", running.slot.number, self._patience)
-                running.process.kill()
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def _stop(self) -> None:
         """Unmount if it still is mounted, end the workers, close the connection."""
@@ -207,8 +231,8 @@ class Supervisor:
             self._detach()
         if not self._connection.alive:
             self._reap(GRACE)  # they see it, and end by themselves
-        for running in self._running.values():
-            running.process.kill()
+        for pidfd in self._running:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         self._connection.close()
         self._reap(None)
 
@@ -223,9 +247,11 @@ class Supervisor:
         """Wait for the workers to end, for `patience` seconds altogether; the others stay in the table."""
         deadline = None if patience is None else time.monotonic() + patience
         for pidfd, running in list(self._running.items()):
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            with suppress(subprocess.TimeoutExpired):
-                running.process.wait(left)
+            left = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if poll.poll(left):
+                os.waitpid(running.pid, 0)
                 del self._running[pidfd]
                 os.close(pidfd)
 

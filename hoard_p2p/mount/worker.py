@@ -35,7 +35,7 @@ _UNANSWERED = (int(Op.FORGET), int(Op.BATCH_FORGET))
 
 
 class Worker:
-    """Serves one mount until it is gone. Single-threaded; call in a process of its own, exec'ed."""
+    """Serves one mount until it is gone. Single-threaded; call in a process of its own."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Worker:
         options: MountOptions,
         size: int = 0,
     ) -> None:
-        """`slot`: from the supervisor, by `WorkerSlot.parse`. `size`: bytes of all files, for `df`.
+        """`slot`: from the supervisor. `size`: bytes of all files, for `df`.
 
         Misses are asked by canonical run, so that a chunk that occurs twice is asked for once.
         """
         self._slot = slot
-        self._shared = SharedState(slot.shared_fd)
+        self._shared = SharedState(os.dup(slot.fds.shared))
         self._endpoint = Endpoint(slot.device_fd)
         self._misses = misses
         self._inodes = catalog.inodes

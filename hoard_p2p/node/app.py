@@ -270,6 +270,12 @@ class Node:
         self._fetch_ahead(opened, number)
         return await self.fetcher.chunk(self._segment(opened, number), chunk, timeout=timeout)
 
+    async def touched(self, snapshot: SnapshotId, run: int) -> None:
+        """A reader is at this chunk run, which may be here already: what lies behind it may be wanted soon."""
+        opened = await self.open(snapshot)
+        if 0 <= run < opened.catalog.chunks:
+            self._fetch_ahead(opened, opened.catalog.segment_of(run))
+
     def _segment(self, opened: OpenSnapshot, number: int) -> Segment:
         """A segment of an open snapshot. The last ones are kept: many misses are about one segment, and listing its
         chunks takes a few milliseconds when they are small."""

@@ -46,6 +46,13 @@ class NodeMisses:
         if self._outstanding.get(run) != place:
             self._queue(run, place)
 
+    def touch(self, run: int) -> None:
+        with suppress(OSError):
+            if self._sock is not None:
+                framing.send(
+                    self._sock, {"seq": _ATTACH, "op": "touch", "args": {"snapshot": self._snapshot, "run": run}}
+                )
+
     def close(self) -> None:
         """Hang up."""
         if self._sock is not None:

@@ -1,49 +1,22 @@
 """`hoard mount`: opens the snapshot at the node, then runs the mount's supervisor, here or in the background."""
 
-import json
 import logging
 import os
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, MountFailed
 from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.mountinfo import locate
-from hoard_p2p.mount.shared import WorkerSlot
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.mount_worker import serve
+from hoard_p2p.node.plan import MountPlan
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MountPlan:
-    """All that the processes of a mount need to know; travels as JSON in their arguments."""
-
-    data_dir: str
-    snapshot: str
-    runs: int
-    size: int
-    catalog_fd: int
-    mountpoint: str
-    workers: int
-    timeout: float
-    verify: str
-
-    @property
-    def options(self) -> MountOptions:
-        return MountOptions(Path(self.mountpoint), self.workers, self.timeout, self.verify)
-
-    def encode(self) -> str:
-        return json.dumps({name: getattr(self, name) for name in self.__slots__})
-
-    @classmethod
-    def parse(cls, text: str) -> "MountPlan":
-        return cls(**json.loads(text))
 
 
 def refuse_overlap(data_dir: Path, mountpoint: Path) -> None:
@@ -77,16 +50,19 @@ def mount_snapshot(
         snapshot=str(reply.body["snapshot"]),
         runs=_number(reply, "chunks"),
         size=_number(reply, "bytes"),
-        catalog_fd=reply.fds[0],
+        inodes=_number(reply, "inodes"),
         mountpoint=os.fspath(options.mountpoint),
         workers=options.workers,
         timeout=options.timeout,
         verify=options.verify,
     )
+    catalog_fd = reply.fds[0]
     try:
-        return supervise(plan, lambda: answers(plan.snapshot)) if foreground else _in_background(plan)
+        if foreground:
+            return supervise(plan, catalog_fd, lambda: answers(plan.snapshot))
+        return _in_background(plan, catalog_fd)
     finally:
-        os.close(plan.catalog_fd)
+        os.close(catalog_fd)
 
 
 def _number(reply: Reply, key: str) -> int:
@@ -94,25 +70,21 @@ def _number(reply: Reply, key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def supervise(plan: MountPlan, ready: Callable[[], None]) -> int:
+def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> int:
     """Be the supervisor of a mount until it is gone; the exit status."""
-    told = plan.encode()
-
-    def spawn(slot: WorkerSlot) -> Sequence[str]:
-        return (sys.executable, "-m", "hoard_p2p.node.mount_worker", slot.encode(), str(os.getpid()), told)
-
     supervisor = Supervisor(
         parse_snapshot_id(plan.snapshot),
         plan.options,
+        catalog_fd=catalog_fd,
         runs=plan.runs,
-        spawn=spawn,
-        inherit=(plan.catalog_fd,),
+        inodes=plan.inodes,
+        serve=partial(serve, plan=plan),
         ready=ready,
     )
     return supervisor.run()
 
 
-def _in_background(plan: MountPlan) -> int:
+def _in_background(plan: MountPlan, catalog_fd: int) -> int:
     """Leave the supervisor behind: a fork of this process, which has no threads and no store open. (To exec it anew
     would cost the first byte another start of Python.)"""
     log_dir = Path(plan.data_dir) / "log"
@@ -124,7 +96,7 @@ def _in_background(plan: MountPlan) -> int:
         try:
             os.close(ours)
             _become_daemon(log_dir / "mount.log")
-            status = _report_and_supervise(plan, Report(theirs))
+            status = _report_and_supervise(plan, catalog_fd, Report(theirs))
         finally:
             os._exit(status)
     os.close(theirs)
@@ -154,10 +126,10 @@ def _become_daemon(log_file: Path) -> None:
     )
 
 
-def _report_and_supervise(plan: MountPlan, report: Report) -> int:
+def _report_and_supervise(plan: MountPlan, catalog_fd: int, report: Report) -> int:
     """Supervise; say on `report` once the mount answers, or why it does not."""
     try:
-        return supervise(plan, report.answers)
+        return supervise(plan, catalog_fd, report.answers)
     except HoardError as error:
         log.error("%s", error)
         report.failed(error)

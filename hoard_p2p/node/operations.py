@@ -73,6 +73,7 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
         "bytes": totals.size,
         "chunks": totals.chunks,
         "segments": totals.segments,
+        "inodes": opened.catalog.inodes,
     }
     return LocalReply(body, (os.dup(opened.fd),))
 
@@ -108,6 +109,12 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
     if landed.place is not None:
         return LocalReply({"place": list(landed.place)})
     return LocalReply({"place": None}, (framing.memfd_of(landed.data),))
+
+
+async def _touch(node: Node, request: LocalRequest) -> LocalReply:
+    """A reader of a mount is at a chunk run."""
+    await node.touched(parse_snapshot_id(_text(request.args, "snapshot")), _number(request.args, "run"))
+    return LocalReply()
 
 
 def _ref_body(node: Node, ref: RefRecord) -> Body:
@@ -174,6 +181,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "open": _open,
     "attach": _attach,
     "need": _need,
+    "touch": _touch,
     "refs": _refs,
     "snapshots": _snapshots,
     "tag": _tag,

@@ -33,6 +33,9 @@ class SocketMisses:
     def distrust(self, run: int, place: Place) -> None:
         self._send(run, {"distrust": run, "place": list(place)})
 
+    def touch(self, run: int) -> None:
+        """A fake node fetches nothing ahead."""
+
     def answers(self) -> list[Found | MissFailed]:
         answers = []
         while self._socket is not None:

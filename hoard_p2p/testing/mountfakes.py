@@ -1,7 +1,7 @@
 """A real mount without a node: chunks in plain files, a node that answers what the test says, real processes.
 
 `publish_folder` makes a catalog and chunk files of a folder, `mounted` mounts it with real workers, and `FakeNode` is
-the other end of their miss channels. Run as a module it is the supervisor or, for `worker`, one worker of such a mount.
+the other end of their miss channels. Run as a module it is the supervisor of such a mount.
 """
 
 import json
@@ -237,7 +237,7 @@ def mounted(
     follows it as another user."""
     log_path = shop.folder / "log"
     settings = json.dumps([str(mountpoint), workers, timeout, verify, int(wanted)])
-    argv = [*become, sys.executable, "-m", _MODULE, "supervise", str(shop.folder), settings]
+    argv = [*become, sys.executable, "-m", _MODULE, str(shop.folder), settings]
     with log_path.open("ab") as log:
         supervisor = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
     assert supervisor.stdout is not None
@@ -274,25 +274,30 @@ def has_ended(pid: int) -> bool:
 def _supervise(folder: str, settings: str) -> int:
     options, wanted = _options(settings)
 
-    def argv(slot: WorkerSlot) -> list[str]:
-        return [sys.executable, "-m", _MODULE, "worker", folder, settings, slot.encode()]
+    def serve(slot: WorkerSlot) -> int:
+        misses = SocketMisses(shop.socket_path)
+        with shop.catalog() as catalog:
+            Worker(slot, catalog=catalog, chunks=shop.chunks, misses=misses, options=options).run()
+        return 0
 
     def ready() -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
 
-    with Shop(Path(folder)).catalog() as catalog:
-        runs = catalog.chunks
-    return Supervisor(SNAPSHOT, options, runs=runs, spawn=argv, ready=ready, wanted=wanted).run()
-
-
-def _work(folder: str, settings: str, slot: str) -> int:
     shop = Shop(Path(folder))
-    options, _ = _options(settings)
     with shop.catalog() as catalog:
-        misses = SocketMisses(shop.socket_path)
-        Worker(WorkerSlot.parse(slot), catalog=catalog, chunks=shop.chunks, misses=misses, options=options).run()
-    return 0
+        runs, inodes = catalog.chunks, catalog.inodes
+    with shop.catalog_path.open("rb") as file:
+        return Supervisor(
+            SNAPSHOT,
+            options,
+            catalog_fd=file.fileno(),
+            runs=runs,
+            inodes=inodes,
+            serve=serve,
+            ready=ready,
+            wanted=wanted,
+        ).run()
 
 
 def _options(settings: str) -> tuple[MountOptions, Can]:
@@ -302,4 +307,4 @@ def _options(settings: str) -> tuple[MountOptions, Can]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    sys.exit(_supervise(*sys.argv[2:]) if sys.argv[1] == "supervise" else _work(*sys.argv[2:]))
+    sys.exit(_supervise(*sys.argv[1:]))

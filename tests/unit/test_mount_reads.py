@@ -43,6 +43,7 @@ class RecordedMisses:
 
     asked: list[int] = field(default_factory=list)
     distrusted: list[tuple[int, Place]] = field(default_factory=list)
+    touched: list[int] = field(default_factory=list)
 
     def fileno(self) -> int:
         return -1
@@ -52,6 +53,9 @@ class RecordedMisses:
 
     def distrust(self, run: int, place: Place) -> None:
         self.distrusted.append((run, place))
+
+    def touch(self, run: int) -> None:
+        self.touched.append(run)
 
     def answers(self) -> list[Found | MissFailed]:
         return []

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 import pytest
 
 from hoard_p2p.mount.kernel import RESENT
-from hoard_p2p.mount.shared import FAILURES, SharedState, WorkerSlot
+from hoard_p2p.mount.shared import FAILURES, MountFds, SharedState
 
 
 @pytest.fixture
@@ -17,12 +17,12 @@ def shared() -> Iterator[SharedState]:
     shared.close()
 
 
-def test_a_slot_travels_as_text() -> None:
-    slot = WorkerSlot(3, 7, 8, 9)
-    assert WorkerSlot.parse(slot.encode()) == slot
-    for text in ("", "1:2:3", "1:2:3:x", "1:2:3:4:5"):
+def test_the_descriptors_of_a_mount_travel_as_text() -> None:
+    fds = MountFds((5, 6), 7, 8, 9, 10)
+    assert MountFds.parse(fds.encode()) == fds == MountFds.of(fds.all)
+    for text in ("", "1:2:3:4", "1:2:3:4:x"):
         with pytest.raises(ValueError):
-            WorkerSlot.parse(text)
+            MountFds.parse(text)
 
 
 def test_another_mapping_sees_what_was_written(shared: SharedState) -> None:

@@ -1,0 +1,39 @@
+"""What the processes of one mount are told. Values only."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from hoard_p2p.interfaces import MountOptions
+
+
+@dataclass(frozen=True, slots=True)
+class MountPlan:
+    """All that the processes of a mount need to know; travels as JSON. Another version of Hoard may read it (a node
+    that takes the mount over), so keys are only ever added, with a default."""
+
+    data_dir: str
+    snapshot: str
+    runs: int
+    inodes: int
+    size: int
+    mountpoint: str
+    workers: int
+    timeout: float
+    verify: str
+    io: str = "no-open"
+    io_reason: str = ""
+    fill: bool = True
+
+    @property
+    def options(self) -> MountOptions:
+        return MountOptions(Path(self.mountpoint), self.workers, self.timeout, self.verify, self.io, self.fill)
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> "MountPlan":
+        """What `encode` wrote, in this version or another. Raises ValueError, TypeError."""
+        told, known = json.loads(text), {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in told.items() if key in known})
