@@ -109,12 +109,6 @@ class Connection:
         for device_fd in self.descriptors:
             os.close(device_fd)
 
-    def close_others(self, kept_fd: int) -> None:
-        """Close every descriptor but one: for a process that must not keep the requests of others alive."""
-        for device_fd in self.descriptors:
-            if device_fd != kept_fd:
-                os.close(device_fd)
-
     def _on_top(self) -> bool:
         top = mount_at(self.mount.mountpoint)
         return top is not None and top.mount_id == self.mount.mount_id

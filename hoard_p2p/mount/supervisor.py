@@ -152,10 +152,8 @@ class Supervisor:
             signal.set_wakeup_fd(-1)
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
-            for pidfd in self._running:
-                os.close(pidfd)
-            if not self._connection.resends:  # the requests of others must end with them
-                self._connection.close_others(slot.device_fd)
+            devices = slot.fds.devices if self._connection.resends else (slot.device_fd,)
+            _close_all_but({*slot.fds.all, slot.ready_fd} - {*slot.fds.devices} | {*devices})
             status = self._serve_worker(slot)
         except BaseException:  # the top of this process
             log.exception("worker %d failed", slot.number)
@@ -254,6 +252,16 @@ class Supervisor:
                 os.waitpid(running.pid, 0)
                 del self._running[pidfd]
                 os.close(pidfd)
+
+
+def _close_all_but(kept: set[int]) -> None:
+    """What the supervisor's starter waits for would not end while a fork holds it; so only what a worker needs stays.
+    (Requests of another worker's descriptor must end with that worker where they cannot be sent again.)"""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in kept:
+            with suppress(OSError):
+                os.close(fd)
 
 
 @contextmanager
