@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from hoard_p2p.errors import MountBusy, MountFailed
 from hoard_p2p.ids import SnapshotId, short
-from hoard_p2p.interfaces import MountOptions
+from hoard_p2p.interfaces import MountOptions, NodeLine
 from hoard_p2p.mount.connection import Connection
 from hoard_p2p.mount.kernel import NO_OPEN, Can
 from hoard_p2p.mount.mountpoint import prepare
@@ -59,24 +59,21 @@ class Supervisor:
         snapshot: SnapshotId,
         options: MountOptions,
         *,
-        catalog_fd: int,
-        runs: int,
-        inodes: int,
         serve: Callable[[WorkerSlot], int],
+        verify: Callable[[WorkerSlot], int] | None = None,
+        line: Callable[[MountFds, str], NodeLine] | None = None,
         ready: Callable[[], None] = lambda: None,
-        wanted: Can = NO_OPEN,
     ) -> None:
-        """`catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `serve`: what a worker
-        process does (to run a `Worker`); its value is the exit status. It runs in a fork of this process. `ready`:
-        called once, when the mount answers. `wanted`: the features to ask the kernel for."""
+        """`serve`: what a worker process does (to run a `Worker`); its value is the exit status. It runs in a fork of
+        this process. `verify`: likewise, of the one verifier, whose slot is `SharedState.verifier`. `line`: makes the
+        line to the node, of the mount's descriptors and its device MAJOR:MINOR. `ready`: called once, when the mount
+        answers."""
         self._snapshot = snapshot
         self._options = options
-        self._catalog_fd = catalog_fd
-        self._runs = runs
-        self._inodes = inodes
         self._serve_worker = serve
+        self._verify = verify
+        self._line = line
         self._ready = ready
-        self._wanted = wanted
         self._running: dict[int, _Running] = {}  # by pidfd
         self._due: list[tuple[float, WorkerSlot]] = []
         self._deaths: Counter[int] = Counter()  # by request number
@@ -86,23 +83,24 @@ class Supervisor:
         self._served_at = 0.0
         self._poll = select.poll()
 
-    def run(self) -> int:
+    def run(self, *, catalog_fd: int, runs: int, inodes: int, wanted: Can = NO_OPEN) -> int:
         """Mount, serve until the mount is gone or SIGTERM, SIGINT or SIGHUP arrives, clean up.
 
-        Returns 0 after an orderly end, 1 if the workers could not be kept alive. Raises MountFailed if the kernel or
+        `catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `wanted`: the features to
+        ask the kernel for. Returns 0 after an orderly end, 1 if the workers could not be kept alive. Raises MountFailed if the kernel or
         fusermount3 refuses, or the mountpoint is no folder or has a mount of ours; nothing is left behind then.
         """
         with _signal_bell() as bell, ExitStack() as stack:
             path = prepare(self._options.mountpoint)
-            self._connection = Connection.open(short(self._snapshot), path, self._wanted)
+            self._connection = Connection.open(short(self._snapshot), path, wanted)
             stack.callback(self._stop)
             name, workers = shared_name(self._connection.mount.device), max(1, self._options.workers)
-            self._shared = SharedState.create(name=name, workers=workers, runs=self._runs, inodes=self._inodes)
+            self._shared = SharedState.create(name=name, workers=workers, runs=runs, inodes=inodes)
             stack.callback(self._shared.close)
             self._ready_fd, hint_bell, checked_bell = (self._bell_fd(stack) for _ in range(3))
             # Every clone first: whoever inherits them all keeps the others' requests alive.
             devices = tuple(self._connection.clone() for _ in range(workers))
-            self._fds = MountFds(devices, self._shared.fd, self._catalog_fd, hint_bell, checked_bell)
+            self._fds = MountFds(devices, self._shared.fd, catalog_fd, hint_bell, checked_bell)
             for watched in (bell.fileno(), self._ready_fd):
                 self._poll.register(watched, select.POLLIN)
             gc.freeze()  # what exists by now stays shared with the forks
