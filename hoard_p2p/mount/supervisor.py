@@ -24,9 +24,9 @@ from hoard_p2p.errors import MountBusy, MountFailed
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.connection import Connection
-from hoard_p2p.mount.kernel import NO_OPEN, Can
+from hoard_p2p.mount.kernel import NEEDED, NO_OPEN, Can
 from hoard_p2p.mount.mountpoint import prepare
-from hoard_p2p.mount.shared import MountFds, SharedState, WorkerSlot
+from hoard_p2p.mount.shared import OPENS, MountFds, SharedState, WorkerSlot
 from hoard_p2p.mount.users import shared_name
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,13 @@ class Supervisor:
         serve: Callable[[WorkerSlot], int],
         ready: Callable[[], None] = lambda: None,
         wanted: Can = NO_OPEN,
+        needed: Can = NEEDED,
+        agreed: Callable[[Can], None] = lambda features: None,
     ) -> None:
         """`catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `serve`: what a worker
         process does (to run a `Worker`); its value is the exit status. It runs in a fork of this process. `ready`:
-        called once, when the mount answers. `wanted`: the features to ask the kernel for."""
+        called once, when the mount answers. `wanted`: the features to ask the kernel for; `needed`: those
+        without which to give up; `agreed`: called once with what the kernel agreed to, before any process starts."""
         self._snapshot = snapshot
         self._options = options
         self._catalog_fd = catalog_fd
@@ -77,6 +80,8 @@ class Supervisor:
         self._serve_worker = serve
         self._ready = ready
         self._wanted = wanted
+        self._needed = needed
+        self._agreed = agreed
         self._running: dict[int, _Running] = {}  # by pidfd
         self._due: list[tuple[float, WorkerSlot]] = []
         self._deaths: Counter[int] = Counter()  # by request number
@@ -94,10 +99,18 @@ class Supervisor:
         """
         with _signal_bell() as bell, ExitStack() as stack:
             path = prepare(self._options.mountpoint)
-            self._connection = Connection.open(short(self._snapshot), path, self._wanted)
+            self._connection = Connection.open(short(self._snapshot), path, self._wanted, self._needed)
             stack.callback(self._stop)
-            name, workers = shared_name(self._connection.mount.device), max(1, self._options.workers)
-            self._shared = SharedState.create(name=name, workers=workers, runs=self._runs, inodes=self._inodes)
+            self._agreed(self._connection.features)
+            passthrough = self._connection.passthrough
+            workers = 1 if passthrough else max(1, self._options.workers)  # open files have one keeper
+            self._shared = SharedState.create(
+                name=shared_name(self._connection.mount.device),
+                workers=workers,
+                runs=self._runs,
+                inodes=self._inodes,
+                opens=OPENS if passthrough else 0,
+            )
             stack.callback(self._shared.close)
             self._ready_fd, hint_bell, checked_bell = (self._bell_fd(stack) for _ in range(3))
             # Every clone first: whoever inherits them all keeps the others' requests alive.
