@@ -122,8 +122,8 @@ class Supervisor:
         """Become the supervisor of a mount that lives, go on as `run`; the descriptors become this process's own.
 
         Returns 0 at once if the mount has a supervisor, or is being ended. `take_over`: kills that one instead, and
-        replaces the other processes by forks of this one, one after the other (not where the kernel cannot send requests again: there
-        they stay until they end). Raises ValueError if these are not the descriptors of a mount.
+        replaces the other processes by forks of this one, one after the other (not where the kernel cannot send
+        requests again: there they stay until they end). Raises ValueError if these are not the descriptors of a mount.
         """
         with _signal_bell() as bell, ExitStack() as stack:
             shared = SharedState(fds.shared)
@@ -161,7 +161,7 @@ class Supervisor:
         self._crew = Crew(shared)
         self._restarts = Restarts(shared.verifier)
         self._stillness = Stillness()
-        self._served_at = self._last_tend = time.monotonic()
+        self._served_at = self._tended_at = time.monotonic()
         self._ready_fd = _bell(stack)
         self._line = None if self._open_line is None else self._open_line(connection.mount.device, self._kept_by_node)
         stack.callback(self._stop)
@@ -192,25 +192,36 @@ class Supervisor:
         """Keep the processes alive until something ends the mount; the exit status."""
         while True:
             events = self._wait()
+            lost = self._hear(events)
             if self._bell.fileno() in events:
                 log.info("a signal ends the mount on %s", self._connection.mount.mountpoint)
                 return 0
-            if self._ready_fd in events:
-                self._hear_ready()
-            if self._line is not None:
-                self._line.tend()
-            lost = self._crew.bury(events)
             if not self._connection.alive:
                 return 0
-            if self._shared.ending:  # by somebody who will end us too, and unmount; but not for ever
-                if time.monotonic() - self._last_tend > ENDING_PATIENCE:
+            if self._shared.ending:  # by somebody who will unmount and end us too; but not for ever
+                if time.monotonic() - self._tended_at > ENDING_PATIENCE:
                     return 0
-                continue
-            lost += self._dismiss_the_stuck()
-            saved = [self._recover(member.number, excused=member == self._replacing) for member in lost]
-            if not all(saved) or self._is_hopeless():
+            elif not self._tend(lost):
                 return self._give_up()
-            self._tend()
+
+    def _hear(self, events: set[int]) -> list[Member]:
+        """What has happened; the processes that died."""
+        if self._ready_fd in events:
+            self._hear_ready()
+        if self._line is not None:
+            self._line.tend()
+        return self._crew.bury(events)
+
+    def _tend(self, lost: list[Member]) -> bool:
+        """Replace what died or hangs. False if the workers cannot be kept alive."""
+        self._tended_at = time.monotonic()
+        lost += self._dismiss_the_stuck()
+        saved = [self._recover(member.number, excused=member == self._replacing) for member in lost]
+        for number in self._restarts.due(self._tended_at):
+            self._spawn(number)
+        if self._outdated and self._serving() == self._shared.workers:
+            self._replace_next()
+        return all(saved) and not self._is_hopeless()
 
     def _give_up(self) -> int:
         log.error("the workers of %s cannot be kept alive", self._connection.mount.mountpoint)
@@ -303,13 +314,6 @@ class Supervisor:
                 self._crew.dismiss(member)
                 stuck.append(member)
         return stuck
-
-    def _tend(self) -> None:
-        self._last_tend = time.monotonic()
-        for number in self._restarts.due(time.monotonic()):
-            self._spawn(number)
-        if self._outdated and self._serving() == self._shared.workers:
-            self._replace_next()
 
     def _replace_next(self) -> None:
         """Kill a process of the version before; the verifier first, then one worker after the other."""
