@@ -130,6 +130,11 @@ class MountKeep:
     def records(self) -> list[MountRecord]:
         return [kept.record for kept in self._kept.values()]
 
+    @property
+    def processes(self) -> list[int]:
+        """Pids of the supervisors that were started here and have not ended."""
+        return [started.process.pid for started in self._started.values()]
+
     @contextmanager
     def attached(self, args: dict[str, Json], fds: list[int]) -> Iterator[None]:
         """A supervisor's line is open as long as this lasts. What is used of `fds` is taken out, the rest stays the
@@ -203,9 +208,10 @@ class MountKeep:
         for kept in self.mounts:
             self._let_go(kept)
         self._kept.clear()
-        for pidfd in self._started:
+        for pidfd, started in self._started.items():
             asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
+            started.process.returncode = 0  # not ours to wait for any more
         self._started.clear()
 
     def _let_go(self, kept: Kept) -> None:
