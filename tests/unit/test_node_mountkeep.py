@@ -138,6 +138,7 @@ def test_none_is_started_while_another_process_supervises_the_mount(
     monkeypatch.setattr(mountfate, "GRACE", 0.0)
 
     async def main() -> None:
+        (tmp_path / "other").mkdir()
         async with keeping(tmp_path, "serve") as (keep, out):
             async with keeping(tmp_path / "other", "serve") as (other, first):
                 for each in (other, keep):
