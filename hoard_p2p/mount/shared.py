@@ -6,8 +6,7 @@ Layout (little-endian, 64-bit words; it lives as long as the mount and is never 
 | at | what |
 |---|---|
 | 0 | header of 16 words: magic, workers, runs, inodes, room for open files, ending, supervisor's pid, open files'
-high-water mark, hints told, backing id registered last, backing id being closed, refused registrations, pid of the node
-that keeps copies, 3 reserved |
+high-water mark, hints told, backing id registered last, backing id being closed, refused registrations, 4 reserved |
 | 128 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
 | then | `INTERRUPTS` words: numbers of requests whose reader got a signal |
 | then | `HINTS` words: a ring of chunk runs (and inodes) that readers are at, for the verifier |
@@ -45,7 +44,7 @@ _FIRST_INTERRUPT = _FIRST_FAILURE + FAILURES
 _FIRST_HINT = _FIRST_INTERRUPT + INTERRUPTS
 _FIRST_SLOT = _FIRST_HINT + HINTS
 _ENDING, _SUPERVISOR, _OPENS_USED, _HINTS_TOLD = 5, 6, 7, 8
-_BACKING_LAST, _BACKING_CLOSING, _BACKING_REFUSED, _KEEPER = 9, 10, 11, 12
+_BACKING_LAST, _BACKING_CLOSING, _BACKING_REFUSED = 9, 10, 11
 _TENTHS = 10
 _HALF = 0xFFFF_FFFF
 
@@ -172,14 +171,6 @@ class SharedState:
 
     def supervise(self, pid: int) -> None:
         self._words[_SUPERVISOR] = pid
-
-    @property
-    def keeper(self) -> int:
-        """Pid of the last node that kept copies of the mount's descriptors; it is none of the mount's processes."""
-        return self._words[_KEEPER]
-
-    def keep(self, pid: int) -> None:
-        self._words[_KEEPER] = pid
 
     @property
     def opens_used(self) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoard_p2p.mount.mountinfo import MountInfo, lines
-from hoard_p2p.mount.shared import SharedState
 
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
@@ -47,28 +46,13 @@ def nested(mount: MountInfo) -> list[Path]:
 
 
 def servers(mount: MountInfo) -> list[int]:
-    """The pids of the mount's own processes, of those that we may look into. The node, which keeps copies of their
-    descriptors, is none of them."""
+    """The pids of the mount's supervisor and workers, of those that we may look into."""
     link = f"/memfd:{shared_name(mount.device)} (deleted)"
-    found = {}
-    for process in _processes():
-        entry = next((entry for entry in _listing(process / "fd") if _link(entry) == link), None)
-        if entry is not None and int(process.name) != os.getpid():
-            found[int(process.name)] = entry
-    keepers = {_keeper(entry) for entry in found.values()}
-    return [pid for pid in found if pid not in keepers]
-
-
-def _keeper(memory: Path) -> int:
-    """The node that keeps copies of the mount's descriptors, by the shared memory; 0 if it does not say."""
-    try:
-        shared = SharedState(os.open(memory, os.O_RDWR | os.O_CLOEXEC))
-    except (OSError, ValueError):
-        return 0
-    try:
-        return shared.keeper
-    finally:
-        shared.close()
+    return [
+        int(process.name)
+        for process in _processes()
+        if int(process.name) != os.getpid() and any(_link(entry) == link for entry in _listing(process / "fd"))
+    ]
 
 
 def _processes() -> Iterator[Path]:

@@ -177,7 +177,6 @@ class MountKeep:
         except (HoardError, ValueError, LookupError, OSError) as error:
             raise BadRequest(f"these are not the descriptors of a mount: {error}") from error
         fds.clear()
-        copies.shared.keep(os.getpid())
         return copies
 
     def release(self, device: str) -> int:

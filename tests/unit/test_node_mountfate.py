@@ -25,7 +25,7 @@ def test_a_mount_without_processes_is_revived_after_a_moment_of_grace() -> None:
 
 @pytest.mark.parametrize("change", ["attached", "supervised", "starting"])
 def test_a_mount_that_somebody_sees_to_is_left_alone(change: str) -> None:
-    assert next_step(replace(ORPHAN, **{change: True})) is Step.KEEP  # type: ignore[arg-type]  # all are flags
+    assert next_step(replace(ORPHAN, **{change: True})) is Step.KEEP
 
 
 def test_each_failure_doubles_the_wait_until_the_mount_is_given_up() -> None:
