@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 RECONNECT_SECONDS = 0.5
 
 
-class MountLine:
+class SupervisorLine:
     """See `interfaces.NodeLine`. Single-threaded, never blocks.
 
     It asks one thing, `attach`, which a node never answers while all is well: the mount is attached as long as the

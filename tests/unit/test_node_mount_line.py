@@ -13,7 +13,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest
 from hoard_p2p.node.local import LocalReply, LocalRequest
 from hoard_p2p.node.misses import NodeMisses
-from hoard_p2p.node.mount_line import MountLine
+from hoard_p2p.node.mount_line import SupervisorLine
 from hoard_p2p.node.plan import MountPlan
 from tests.unit.test_node_local import poll, serving
 
@@ -25,7 +25,7 @@ def a_plan(data_dir: Path) -> MountPlan:
 def test_a_line_attaches_its_mount_with_all_descriptors_whenever_the_node_is_there(tmp_path: Path) -> None:
     told: queue.Queue[tuple[dict[str, Json], int]] = queue.Queue()
     fds = [os.memfd_create("shared")] * 68  # what a mount of 64 workers has
-    line = MountLine(a_plan(tmp_path), "0:77", fds)
+    line = SupervisorLine(a_plan(tmp_path), "0:77", fds)
 
     async def handler(request: LocalRequest) -> LocalReply:
         told.put((request.args, len(request.fds)))
@@ -64,7 +64,7 @@ def test_a_line_that_is_refused_says_so_once_and_stays(tmp_path: Path, caplog: p
         line.tend()
         return "no such mounts here" in caplog.text
 
-    line = MountLine(a_plan(tmp_path), "0:77", ())
+    line = SupervisorLine(a_plan(tmp_path), "0:77", ())
     with serving(tmp_path, handler):
         poll(refused)
         line.tend()
