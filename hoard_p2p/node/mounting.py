@@ -14,6 +14,7 @@ from hoard_p2p.mount.mountinfo import locate
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.mount_line import SupervisorLine
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -78,7 +79,13 @@ def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> in
 
 def supervisor_of(plan: MountPlan, ready: Callable[[], None] = lambda: None) -> Supervisor:
     """Of a new mount, to `run`, or of a living one, to `adopt`."""
-    return Supervisor(parse_snapshot_id(plan.snapshot), plan.options, serve=partial(serve, plan=plan), ready=ready)
+    return Supervisor(
+        parse_snapshot_id(plan.snapshot),
+        plan.options,
+        serve=partial(serve, plan=plan),
+        line=partial(SupervisorLine, plan),
+        ready=ready,
+    )
 
 
 def mount_log(data_dir: Path) -> Path:
