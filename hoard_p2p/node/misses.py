@@ -25,11 +25,15 @@ class NodeMisses:
     Each connection first attaches the mount, so that the node can list it; then one request per missing run.
     """
 
-    def __init__(self, data_dir: Path, snapshot: str, mountpoint: str, supervisor: int, timeout: float) -> None:
+    def __init__(
+        self, data_dir: Path, snapshot: str, mountpoint: str, supervisor: int, timeout: float, *, fill: bool = True
+    ) -> None:
+        """`fill`: whether the node may fetch ahead of this mount's readers."""
         self._data_dir = data_dir
         self._attach: dict[str, Json] = {"snapshot": snapshot, "mountpoint": mountpoint, "pid": supervisor}
         self._snapshot = snapshot
         self._timeout = timeout
+        self._fill = fill
         self._sock: socket.socket | None = None
         self._outstanding: dict[int, Place | None] = {}
         self._unsent: dict[int, None] = {}
@@ -49,9 +53,8 @@ class NodeMisses:
     def touch(self, run: int) -> None:
         with suppress(OSError):
             if self._sock is not None:
-                framing.send(
-                    self._sock, {"seq": _ATTACH, "op": "touch", "args": {"snapshot": self._snapshot, "run": run}}
-                )
+                args: dict[str, Json] = {"snapshot": self._snapshot, "run": run, "fill": self._fill}
+                framing.send(self._sock, {"seq": _ATTACH, "op": "touch", "args": args})
 
     def close(self) -> None:
         """Hang up."""
@@ -122,6 +125,7 @@ class NodeMisses:
                 "run": run,
                 "timeout": self._timeout,
                 "wrong": None if wrong is None else list(wrong),
+                "fill": self._fill,
             }
             if not self._request(run + 1, "need", args):
                 return

@@ -15,7 +15,15 @@ def serve(slot: WorkerSlot, plan: MountPlan) -> int:
     """Be a worker until the mount is gone; the exit status."""
     data_dir = Path(plan.data_dir)
     catalog, _mapped = map_catalog(slot.fds.catalog)
-    misses = NodeMisses(data_dir, plan.snapshot, plan.mountpoint, os.getppid(), plan.timeout)
+    misses = NodeMisses(data_dir, plan.snapshot, plan.mountpoint, os.getppid(), plan.timeout, fill=plan.fill)
     with StoreReader.open(data_dir) as chunks:
-        Worker(slot, catalog=catalog, chunks=chunks, misses=misses, options=plan.options, size=plan.size).run()
+        Worker(
+            slot,
+            catalog=catalog,
+            chunks=chunks,
+            misses=misses,
+            options=plan.options,
+            size=plan.size,
+            slabs=chunks,
+        ).run()
     return 0

@@ -13,6 +13,7 @@ from hoard_p2p.mount.mountinfo import locate
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.mount_kind import Settlement, with_kind
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -55,9 +56,12 @@ def mount_snapshot(
         workers=options.workers,
         timeout=options.timeout,
         verify=options.verify,
+        io_asked=options.io,
+        fill=options.fill,
     )
     catalog_fd = reply.fds[0]
     try:
+        plan = with_kind(plan, catalog_fd, _number(reply, "files"))
         if foreground:
             return supervise(plan, catalog_fd, lambda: answers(plan.snapshot))
         return _in_background(plan, catalog_fd)
@@ -72,6 +76,7 @@ def _number(reply: Reply, key: str) -> int:
 
 def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> int:
     """Be the supervisor of a mount until it is gone; the exit status."""
+    kind = Settlement(plan)
     supervisor = Supervisor(
         parse_snapshot_id(plan.snapshot),
         plan.options,
@@ -80,6 +85,9 @@ def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> in
         inodes=plan.inodes,
         serve=partial(serve, plan=plan),
         ready=ready,
+        wanted=kind.wanted,
+        needed=kind.needed,
+        agreed=kind.agreed,
     )
     return supervisor.run()
 
