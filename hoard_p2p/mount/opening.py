@@ -97,7 +97,6 @@ class Opening:
             self._refused(error)
             return
         self._files.recover(newest)
-        self._backings.close(newest)
 
     @property
     def parked(self) -> int:

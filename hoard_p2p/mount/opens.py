@@ -68,13 +68,13 @@ class OpenFiles:
 
     def recover(self, newest: int) -> int:
         """Close the ids that a predecessor registered or was about to close, and that are in no entry; how many were
-        tried. `newest`: an id registered just now."""
+        tried. `newest`: an id registered just now to learn where the kernel is; it is closed too."""
         listed = {file.backing_id for file in self._files.values()}
-        leaked = set(range(max(self._shared.backing_last + 1, newest - SWEEP), newest))
+        leaked = set(range(max(self._shared.backing_last + 1, newest - SWEEP), newest + 1))
         lost = {*leaked, self._shared.backing_closing} - listed - {0}
         for backing_id in lost:
             self._backings.close(backing_id)
-        self._shared.backing_last = newest
+        self._shared.backing_last = newest  # last: a worker that is killed here leaves all to its successor
         return len(lost)
 
     def __len__(self) -> int:
