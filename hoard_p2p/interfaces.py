@@ -134,6 +134,20 @@ class LocalChunks(Protocol):
         ...
 
 
+class FileSlabs(Protocol):
+    """The slabs of large files, which can be read as a whole: by the kernel itself, or to verify them."""
+
+    def file_slab(self, file_key: bytes) -> tuple[int, bool] | None:
+        """The slab of the large file with that key (`catalog.file_key`), and whether it is complete: then every run
+        of the file that is no hole lies in it at the file's own offset, durably. None if there is no slab."""
+        ...
+
+    def open_slab(self, slab: int) -> int:
+        """A fresh descriptor of the slab's data file, open for reading, which the caller closes. Raises ChunkCorrupt if
+        the slab is not there, StoreFailed if it cannot be opened."""
+        ...
+
+
 class Found(NamedTuple):
     """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it."""
 
@@ -233,7 +247,8 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """What the user asked of a mount."""
+    """What the user asked of a mount. `workers` 0: as many as suit; `verify`: `first`, `arrival` or `always`; `io`:
+    `auto`, `passthrough` or `no-open`; `fill`: whether the node may fetch ahead of readers."""
 
     mountpoint: Path
     workers: int

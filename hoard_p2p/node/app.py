@@ -254,8 +254,11 @@ class Node:
             raise SnapshotUnknown(f"snapshot {snapshot.hex()} was removed; publish it again to have it back")
         return await self.catalogs.open(snapshot, timeout=CATALOG_TIMEOUT, first=first)
 
-    async def need(self, snapshot: SnapshotId, run: int, *, wrong: Place | None, timeout: float) -> Landed:
-        """A chunk run that a reader waits for. `wrong`: a place whose bytes did not match.
+    async def need(
+        self, snapshot: SnapshotId, run: int, *, wrong: Place | None, timeout: float, fill: bool = True
+    ) -> Landed:
+        """A chunk run that a reader waits for. `wrong`: a place whose bytes did not match. `fill`: whether to fetch
+        what lies behind it as well.
 
         Raises Unavailable, NotFound, Corrupt."""
         opened = await self.open(snapshot)
@@ -268,7 +271,8 @@ class Node:
         if wrong is not None:
             await self._distrust(chunk, wrong)
         number = catalog.segment_of(run)
-        self._fetch_ahead(opened, number)
+        if fill:
+            self._fetch_ahead(opened, number)
         return await self.fetcher.chunk(self._segment(opened, number), chunk, timeout=timeout)
 
     async def touched(self, snapshot: SnapshotId, run: int) -> None:

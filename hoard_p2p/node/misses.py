@@ -24,12 +24,14 @@ _TOUCH = 0
 class NodeMisses:
     """See `interfaces.MissChannel`. Single-threaded, never blocks. One request per missing run."""
 
-    def __init__(self, data_dir: Path, snapshot: str, timeout: float) -> None:
+    def __init__(self, data_dir: Path, snapshot: str, timeout: float, *, fill: bool = True) -> None:
         """`timeout`: seconds that a reader waits. The node is given a little less, counted from the first time that a
-        run was asked for, so that its answer, which names the peers that were tried, comes before the reader's end."""
+        run was asked for, so that its answer, which names the peers that were tried, comes before the reader's end.
+        `fill`: whether the node may fetch ahead of this mount's readers."""
         self._data_dir = data_dir
         self._snapshot = snapshot
         self._patience = timeout - min(LONGEST_MARGIN, timeout / 10)
+        self._fill = fill
         self._sock: socket.socket | None = None
         self._outstanding: dict[int, Place | None] = {}
         self._since: dict[int, float] = {}
@@ -52,9 +54,8 @@ class NodeMisses:
     def touch(self, run: int) -> None:
         with suppress(OSError):
             if self._sock is not None:
-                framing.send(
-                    self._sock, {"seq": _TOUCH, "op": "touch", "args": {"snapshot": self._snapshot, "run": run}}
-                )
+                args: dict[str, Json] = {"snapshot": self._snapshot, "run": run, "fill": self._fill}
+                framing.send(self._sock, {"seq": _TOUCH, "op": "touch", "args": args})
 
     def close(self) -> None:
         """Hang up."""
@@ -127,6 +128,7 @@ class NodeMisses:
                 "run": run,
                 "timeout": max(SHORTEST_WAIT, round(self._patience - waited, 2)),
                 "wrong": None if wrong is None else list(wrong),
+                "fill": self._fill,
             }
             if not self._request(run + 1, "need", args):
                 return

@@ -14,7 +14,7 @@ from hoard_p2p.storage.slabs import SlabFile, SlabFiles
 
 
 class StoreReader:
-    """LocalChunks over the index and the slabs. Safe from several threads; blocking, and short.
+    """LocalChunks and FileSlabs over the index and the slabs. Safe from several threads; blocking, and short.
 
     In the node: `Store.reader()`. In other processes: `StoreReader.open`, in a process that was exec'ed and whose
     parent it does not share the index with (LMDB must not be opened twice in a process, nor in a child of one).
@@ -87,8 +87,12 @@ class StoreReader:
         if the slab is not there."""
         return self._slabs.get(slab)
 
+    def open_slab(self, slab: int) -> int:
+        """See FileSlabs."""
+        return self._slabs.open_apart(slab)
+
     def file_slab(self, file_key: bytes) -> FileSlab | None:
-        """The slab of a large file, None if none is known."""
+        """See FileSlabs."""
         with self._index.read() as txn:
             return get_file(txn, file_key)
 

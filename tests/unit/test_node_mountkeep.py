@@ -82,7 +82,7 @@ def mount(new_directory: Callable[[str], Path]) -> Iterator[Mount]:
     made = make_mount(new_directory("m"))
     yield made
     with suppress(MountFailed):
-        made.connection.detach_lazily()
+        made.connection.detach_anyhow()
 
 
 def supervisors(out: Path) -> list[dict[str, Json]]:
