@@ -134,6 +134,28 @@ class LocalChunks(Protocol):
         ...
 
 
+class FileSlabs(Protocol):
+    """The slabs of large files, which can be read as a whole: by the kernel itself, or to verify them."""
+
+    def file_slab(self, file_key: bytes) -> tuple[int, bool] | None:
+        """The slab of the large file with that key (`catalog.file_key`), and whether it is complete: then every run
+        of the file that is no hole lies in it at the file's own offset, durably. None if there is no slab."""
+        ...
+
+    def open_slab(self, slab: int) -> int:
+        """A fresh descriptor of the slab's data file, open for reading, which the caller closes. Raises ChunkCorrupt if
+        the slab is not there, StoreFailed if it cannot be opened."""
+        ...
+
+
+class ListedSlabs(FileSlabs, Protocol):
+    """What one must know to verify slabs: also the places of a chunk that nobody reads now."""
+
+    def places_of(self, chunk_id: ChunkId) -> list[Place]:
+        """Every listed place of a chunk, first the one that `LocalChunks` reads."""
+        ...
+
+
 class Found(NamedTuple):
     """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it."""
 

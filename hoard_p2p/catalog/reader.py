@@ -295,6 +295,11 @@ class Catalog:
         hole = next(self._holes(range(self._run_at(runs, base + offset), runs.stop)), runs.stop)
         return max(offset, self._end[hole] - base)
 
+    def position(self, run: int) -> int:
+        """Bytes of all runs before this one, holes included: where it lies if the chunk table were one long file.
+        `run` may be the number of runs. Not checked against its neighbours."""
+        return self._end[run]
+
     def chunk_id(self, run: int) -> ChunkId:
         """The id, HOLE for a hole."""
         return ChunkId(self._ids[run * ID_SIZE : run * ID_SIZE + ID_SIZE].tobytes())
