@@ -203,6 +203,23 @@ class MissChannel(Protocol):
         ...
 
 
+class NodeLine(Protocol):
+    """How a mount's supervisor makes itself known to its node, which keeps copies of the mount's descriptors and revives
+    a mount whose processes are all dead. Non-blocking, never raises; used from one thread."""
+
+    def fileno(self) -> int:
+        """A descriptor to poll for reading, -1 while there is no connection. May change after `tend`."""
+        ...
+
+    def tend(self) -> None:
+        """Called about once a second and when `fileno` is ready: connect and attach the mount where needed."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
 class PeerChunks(Protocol):
     """Bulk reading from one peer. Blocking, for use from threads; each call has its own deadline."""
 

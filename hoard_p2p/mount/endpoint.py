@@ -56,15 +56,17 @@ class Endpoint:
         OUT_HEADER.pack_into(self._reply, 0, total, 0, unique)
         self._write(self._reply[:total])
 
-    def send(self, unique: int, body: bytes) -> None:
-        self._write(OUT_HEADER.pack(_HEAD + len(body), 0, unique) + body)
+    def send(self, unique: int, body: bytes) -> bool:
+        """Answer with `body`; False if the kernel did not take it (see `_write`)."""
+        return self._write(OUT_HEADER.pack(_HEAD + len(body), 0, unique) + body)
 
     def fail(self, unique: int, number: int) -> None:
         """Answer with a positive errno."""
         self._write(OUT_HEADER.pack(_HEAD, -number, unique))
 
-    def _write(self, reply: bytes | memoryview) -> None:
-        """ENOENT: the request went away, or was sent again and is somebody else's now; either way it needs nothing."""
+    def _write(self, reply: bytes | memoryview) -> bool:
+        """ENOENT, hence False: the request went away, or was sent again and is somebody else's now; either way it
+        needs nothing."""
         try:
             os.write(self.fileno, reply)
         except OSError as error:
@@ -72,3 +74,5 @@ class Endpoint:
                 raise MountGone from None
             if error.errno != errno.ENOENT:
                 log.warning("the kernel refused a reply of %d bytes: %s", len(reply), error.strerror)
+            return False
+        return True

@@ -6,7 +6,7 @@ Layout (little-endian, 64-bit words; it lives as long as the mount and is never 
 | at | what |
 |---|---|
 | 0 | header of 16 words: magic, workers, runs, inodes, room for open files, ending, supervisor's pid, open files'
-high-water mark, hints told, 7 reserved |
+high-water mark, hints told, backing id registered last, backing id being closed, refused registrations, 4 reserved |
 | 128 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
 | then | `INTERRUPTS` words: numbers of requests whose reader got a signal |
 | then | `HINTS` words: a ring of chunk runs (and inodes) that readers are at, for the verifier |
@@ -44,6 +44,7 @@ _FIRST_INTERRUPT = _FIRST_FAILURE + FAILURES
 _FIRST_HINT = _FIRST_INTERRUPT + INTERRUPTS
 _FIRST_SLOT = _FIRST_HINT + HINTS
 _ENDING, _SUPERVISOR, _OPENS_USED, _HINTS_TOLD = 5, 6, 7, 8
+_BACKING_LAST, _BACKING_CLOSING, _BACKING_REFUSED = 9, 10, 11
 _TENTHS = 10
 _HALF = 0xFFFF_FFFF
 
@@ -179,6 +180,40 @@ class SharedState:
     @opens_used.setter
     def opens_used(self, count: int) -> None:
         self._words[_OPENS_USED] = count
+
+    @property
+    def passthrough(self) -> bool:
+        """Whether each OPEN of this mount is answered (there is room for open files); else it is a no-open mount."""
+        return len(self.opens) > 0
+
+    @property
+    def backing_last(self) -> int:
+        """The newest backing id that is known to be in `opens`; the kernel gives them out in ascending order."""
+        return self._words[_BACKING_LAST]
+
+    @backing_last.setter
+    def backing_last(self, backing_id: int) -> None:
+        self._words[_BACKING_LAST] = backing_id
+
+    @property
+    def backing_closing(self) -> int:
+        """A backing id that is about to be closed, or was closed last."""
+        return self._words[_BACKING_CLOSING]
+
+    @backing_closing.setter
+    def backing_closing(self, backing_id: int) -> None:
+        self._words[_BACKING_CLOSING] = backing_id
+
+    @property
+    def backing_refused(self) -> int:
+        """How often the kernel refused to register a backing file."""
+        return self._words[_BACKING_REFUSED]
+
+    def count_refused(self) -> int:
+        """Count one refusal; how many there were before."""
+        before = self._words[_BACKING_REFUSED]
+        self._words[_BACKING_REFUSED] = before + 1
+        return before
 
     @property
     def verifier(self) -> int:

@@ -15,18 +15,18 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from hoard_p2p.errors import MountBusy, MountFailed
 from hoard_p2p.ids import SnapshotId, short
-from hoard_p2p.interfaces import MountOptions
+from hoard_p2p.interfaces import MountOptions, NodeLine
 from hoard_p2p.mount.connection import Connection
-from hoard_p2p.mount.kernel import NO_OPEN, Can
+from hoard_p2p.mount.kernel import NEEDED, NO_OPEN, Can
 from hoard_p2p.mount.mountpoint import prepare
-from hoard_p2p.mount.shared import MountFds, SharedState, WorkerSlot
+from hoard_p2p.mount.shared import OPENS, MountFds, SharedState, WorkerSlot
 from hoard_p2p.mount.users import shared_name
 
 log = logging.getLogger(__name__)
@@ -59,24 +59,21 @@ class Supervisor:
         snapshot: SnapshotId,
         options: MountOptions,
         *,
-        catalog_fd: int,
-        runs: int,
-        inodes: int,
         serve: Callable[[WorkerSlot], int],
+        verify: Callable[[WorkerSlot], int] | None = None,
+        line: Callable[[str, Sequence[int]], NodeLine] | None = None,
         ready: Callable[[], None] = lambda: None,
-        wanted: Can = NO_OPEN,
     ) -> None:
-        """`catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `serve`: what a worker
-        process does (to run a `Worker`); its value is the exit status. It runs in a fork of this process. `ready`:
-        called once, when the mount answers. `wanted`: the features to ask the kernel for."""
+        """`serve`: what a worker process does (to run a `Worker`); its value is the exit status. It runs in a fork of
+        this process. `verify`: likewise, of the one verifier, whose slot is `SharedState.verifier`. `line`: makes the
+        line to the node, of the mount's device MAJOR:MINOR and the descriptors that the node is to keep copies of.
+        `ready`: called once, when the mount answers."""
         self._snapshot = snapshot
         self._options = options
-        self._catalog_fd = catalog_fd
-        self._runs = runs
-        self._inodes = inodes
         self._serve_worker = serve
+        self._verify = verify
+        self._line = line
         self._ready = ready
-        self._wanted = wanted
         self._running: dict[int, _Running] = {}  # by pidfd
         self._due: list[tuple[float, WorkerSlot]] = []
         self._deaths: Counter[int] = Counter()  # by request number
@@ -86,23 +83,44 @@ class Supervisor:
         self._served_at = 0.0
         self._poll = select.poll()
 
-    def run(self) -> int:
+    def run(
+        self,
+        *,
+        catalog_fd: int,
+        runs: int,
+        inodes: int,
+        wanted: Can = NO_OPEN,
+        needed: Can = NEEDED,
+        agreed: Callable[[Can], None] = lambda features: None,
+    ) -> int:
         """Mount, serve until the mount is gone or SIGTERM, SIGINT or SIGHUP arrives, clean up.
+
+        `catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `wanted`: the features to
+        ask the kernel for; `needed`: those without which to give up; `agreed`: called once with what the kernel agreed
+        to, before any process starts.
 
         Returns 0 after an orderly end, 1 if the workers could not be kept alive. Raises MountFailed if the kernel or
         fusermount3 refuses, or the mountpoint is no folder or has a mount of ours; nothing is left behind then.
         """
         with _signal_bell() as bell, ExitStack() as stack:
             path = prepare(self._options.mountpoint)
-            self._connection = Connection.open(short(self._snapshot), path, self._wanted)
+            self._connection = Connection.open(short(self._snapshot), path, wanted, needed)
             stack.callback(self._stop)
-            name, workers = shared_name(self._connection.mount.device), max(1, self._options.workers)
-            self._shared = SharedState.create(name=name, workers=workers, runs=self._runs, inodes=self._inodes)
+            agreed(self._connection.features)
+            passthrough = self._connection.passthrough
+            workers = 1 if passthrough else max(1, self._options.workers)  # open files have one keeper
+            self._shared = SharedState.create(
+                name=shared_name(self._connection.mount.device),
+                workers=workers,
+                runs=runs,
+                inodes=inodes,
+                opens=OPENS if passthrough else 0,
+            )
             stack.callback(self._shared.close)
             self._ready_fd, hint_bell, checked_bell = (self._bell_fd(stack) for _ in range(3))
             # Every clone first: whoever inherits them all keeps the others' requests alive.
             devices = tuple(self._connection.clone() for _ in range(workers))
-            self._fds = MountFds(devices, self._shared.fd, self._catalog_fd, hint_bell, checked_bell)
+            self._fds = MountFds(devices, self._shared.fd, catalog_fd, hint_bell, checked_bell)
             for watched in (bell.fileno(), self._ready_fd):
                 self._poll.register(watched, select.POLLIN)
             gc.freeze()  # what exists by now stays shared with the forks

@@ -75,13 +75,10 @@ def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> in
     supervisor = Supervisor(
         parse_snapshot_id(plan.snapshot),
         plan.options,
-        catalog_fd=catalog_fd,
-        runs=plan.runs,
-        inodes=plan.inodes,
         serve=partial(serve, plan=plan),
         ready=ready,
     )
-    return supervisor.run()
+    return supervisor.run(catalog_fd=catalog_fd, runs=plan.runs, inodes=plan.inodes)
 
 
 def _in_background(plan: MountPlan, catalog_fd: int) -> int:

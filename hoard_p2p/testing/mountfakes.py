@@ -288,16 +288,8 @@ def _supervise(folder: str, settings: str) -> int:
     with shop.catalog() as catalog:
         runs, inodes = catalog.chunks, catalog.inodes
     with shop.catalog_path.open("rb") as file:
-        return Supervisor(
-            SNAPSHOT,
-            options,
-            catalog_fd=file.fileno(),
-            runs=runs,
-            inodes=inodes,
-            serve=serve,
-            ready=ready,
-            wanted=wanted,
-        ).run()
+        supervisor = Supervisor(SNAPSHOT, options, serve=serve, ready=ready)
+        return supervisor.run(catalog_fd=file.fileno(), runs=runs, inodes=inodes, wanted=wanted)
 
 
 def _options(settings: str) -> tuple[MountOptions, Can]:

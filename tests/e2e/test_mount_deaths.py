@@ -166,7 +166,7 @@ from pathlib import Path
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.supervisor import Supervisor
 options = MountOptions(Path({str(mountpoint)!r}), 2, 5.0)
-sys.exit(Supervisor({SNAPSHOT!r}, options, catalog_fd=0, runs=1, inodes=1, serve=lambda _: 1).run())
+sys.exit(Supervisor({SNAPSHOT!r}, options, serve=lambda _: 1).run(catalog_fd=0, runs=1, inodes=1))
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=DEADLINE, check=False)
     assert ended.returncode == 1
