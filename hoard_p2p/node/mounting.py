@@ -13,6 +13,7 @@ from hoard_p2p.mount.mountinfo import locate
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.mount_verifier import serve_verifier
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -76,6 +77,7 @@ def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> in
         parse_snapshot_id(plan.snapshot),
         plan.options,
         serve=partial(serve, plan=plan),
+        verify=partial(serve_verifier, plan=plan) if plan.verify == "first" else None,
         ready=ready,
     )
     return supervisor.run(catalog_fd=catalog_fd, runs=plan.runs, inodes=plan.inodes)
