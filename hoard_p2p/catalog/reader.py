@@ -242,6 +242,8 @@ class Catalog:
         stop = min(base + offset + size, last)
         if here >= stop:
             return []
+        if runs.stop - runs.start == 1:  # most files; `runs` has checked its bounds
+            return [ChunkSpan(runs.start, here - base, stop - here)]
         run = self._run_at(runs, here)
         spans: list[ChunkSpan] = []
         while here < stop:

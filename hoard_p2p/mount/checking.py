@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from hoard_p2p.ids import HOLE
 from hoard_p2p.interfaces import FileSlabs
+from hoard_p2p.mount.buffers import buffer
 from hoard_p2p.mount.pieces import PIECE, Check, Piece, Task
 
 log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class Checkers:
     def _room(self) -> memoryview:
         room: memoryview | None = getattr(self._rooms, "room", None)
         if room is None:
-            room = self._rooms.room = memoryview(bytearray(PIECE))
+            room = self._rooms.room = buffer(PIECE)
         return room
 
 
