@@ -148,6 +148,14 @@ class FileSlabs(Protocol):
         ...
 
 
+class ListedSlabs(FileSlabs, Protocol):
+    """What one must know to verify slabs: also the places of a chunk that nobody reads now."""
+
+    def places_of(self, chunk_id: ChunkId) -> list[Place]:
+        """Every listed place of a chunk, first the one that `LocalChunks` reads."""
+        ...
+
+
 class Found(NamedTuple):
     """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it."""
 

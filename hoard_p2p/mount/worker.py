@@ -21,6 +21,7 @@ from hoard_p2p.mount.endpoint import Endpoint, MountGone, Request
 from hoard_p2p.mount.kernel import INTERRUPT_IN, MAX_READ, READ_IN, Op
 from hoard_p2p.mount.opening import Opening
 from hoard_p2p.mount.operations import Operations
+from hoard_p2p.mount.progress import Progress
 from hoard_p2p.mount.reads import Read, Reads
 from hoard_p2p.mount.shared import SharedState, WorkerSlot
 from hoard_p2p.mount.succession import Succession
@@ -76,6 +77,9 @@ class Worker:
             self._shared,
             timeout=options.timeout,
             failed=lambda: self._shared.count_failure(slot.number),
+            progress=Progress(
+                catalog, chunks, misses, self._shared, hint_bell=slot.fds.hint_bell, verify=options.verify
+            ).at,
         )
         self._bell_fd = slot.fds.checked_bell
         self._opening = self._make_opening(catalog, slabs, options.verify)

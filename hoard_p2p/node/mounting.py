@@ -15,6 +15,7 @@ from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
 from hoard_p2p.node.mount_kind import Settlement, with_kind
 from hoard_p2p.node.mount_line import SupervisorLine
+from hoard_p2p.node.mount_verifier import serve_verifier
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -95,6 +96,7 @@ def supervisor_of(kind: Settlement, ready: Callable[[], None] = lambda: None) ->
         kind.plan.options,
         serve=lambda slot: serve(slot, kind.plan),
         line=lambda device, fds: SupervisorLine(kind.plan, device, fds),
+        verify=(lambda slot: serve_verifier(slot, kind.plan)) if kind.plan.verify == "first" else None,
         ready=ready,
     )
 

@@ -9,7 +9,7 @@ from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage.extents import get_file, get_slab, lists, next_generation
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir
-from hoard_p2p.storage.records import FileSlab, decode_place
+from hoard_p2p.storage.records import FileSlab, decode_place, decode_places
 from hoard_p2p.storage.slabs import SlabFile, SlabFiles
 
 
@@ -57,6 +57,11 @@ class StoreReader:
         with self._index.read() as txn:
             values = [txn.get(Table.CHUNKS, chunk_id) for chunk_id in ids]
         return [None if value is None else decode_place(value) for value in values]
+
+    def places_of(self, chunk_id: ChunkId) -> list[Place]:
+        """See ListedSlabs."""
+        value = self._index.get_chunk(chunk_id)
+        return [] if value is None else decode_places(value)
 
     def read_into(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:
         """See LocalChunks. Raises ValueError if `start` and `into` reach beyond the chunk."""
