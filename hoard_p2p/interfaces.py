@@ -62,8 +62,8 @@ class SlabBroker(Protocol):
         ...
 
     def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
-        """The unfinished FILE slab of `file_key` if it was made in this start of the node and nobody writes it now,
-        else a fresh one, recorded under that key as incomplete. Raises StoreFailed."""
+        """The unfinished FILE slab of `file_key` if nobody writes it now, else a fresh one, recorded under that key as
+        incomplete. Raises StoreFailed."""
         ...
 
     def commit(self, extents: Sequence[Extent]) -> None:

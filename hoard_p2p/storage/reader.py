@@ -24,7 +24,7 @@ class StoreReader:
         self._index = index
         self._data_dir = data_dir
         self._owns_index = owns_index
-        self._slabs = SlabFiles(self._slab_path)
+        self._slabs = SlabFiles(self.slab_path)
 
     @classmethod
     def open(cls, data_dir: Path) -> "StoreReader":
@@ -113,7 +113,8 @@ class StoreReader:
                 return None
             return next_generation((), txn.get(Table.GENERATIONS, chunk_id))
 
-    def _slab_path(self, slab: int) -> Path:
+    def slab_path(self, slab: int) -> Path:
+        """Where the slab's data file is, whether or not it is there. Raises ChunkCorrupt if the index does not list it."""
         with self._index.read() as txn:
             record = get_slab(txn, slab)
         if record is None:
