@@ -7,14 +7,8 @@ import click
 
 from hoard_p2p.cli.options import PATH, SNAPSHOT, data_dir_option
 from hoard_p2p.cli.output import complain
-from hoard_p2p.config import DEFAULT_TIMEOUT
+from hoard_p2p.config import DEFAULT_TIMEOUT, default_workers
 from hoard_p2p.printing import printable
-
-
-def default_workers() -> int:
-    """Two at least, so that one slow request never stops the rest; more than four gained nothing on any machine
-    measured so far."""
-    return max(2, min(4, os.cpu_count() or 1))
 
 
 @click.command()
