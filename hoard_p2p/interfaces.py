@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
-from hoard_p2p.peer import NodeId, Peer
+
+if TYPE_CHECKING:
+    from hoard_p2p.peer import NodeId, Peer
 
 
 class Place(NamedTuple):
@@ -225,7 +227,7 @@ class PeerChunks(Protocol):
 
     def fetch(
         self,
-        peer: Peer,
+        peer: "Peer",
         wanted: Sequence[tuple[ChunkId, int]],
         deliver: Callable[[int, memoryview], None],
         *,
@@ -244,7 +246,7 @@ class Residency:
     i % 8) is segment i; catalog segments are not counted."""
 
     snapshot: SnapshotId
-    node: NodeId
+    node: "NodeId"
     version: int
     bits: bytes
 

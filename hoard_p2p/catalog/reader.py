@@ -11,12 +11,10 @@ from typing import NoReturn
 from hoard_p2p.catalog import layout
 from hoard_p2p.catalog.layout import HARD_LINK, MAX_NAME, MAX_PATH, MAX_SIZE, MAX_TARGET, Column, file_key
 from hoard_p2p.catalog.runs import ChunkSpan, SegmentChunk, hole_runs
-from hoard_p2p.catalog.validate import validate
 from hoard_p2p.catalog.xattrs import decode_xattrs
-from hoard_p2p.chunking import MAX_CHUNK
 from hoard_p2p.errors import CatalogCorrupt, PathNotFound
 from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId
-from hoard_p2p.segments import MAX_SEGMENT, MAX_SEGMENT_CHUNKS
+from hoard_p2p.limits import MAX_CHUNK, MAX_SEGMENT, MAX_SEGMENT_CHUNKS
 
 __all__ = ["ABSENT", "Catalog", "ChunkSpan", "SegmentChunk", "file_key"]
 
@@ -378,6 +376,8 @@ class Catalog:
 
     def validate(self) -> None:
         """Check everything there is to check, in O(n): for tests and `hoard doctor`. Raises CatalogCorrupt."""
+        from hoard_p2p.catalog.validate import validate  # with the segmenter, which readers do not need
+
         validate(self, self._columns)
 
     def _raw_name(self, inode: int) -> bytes:
