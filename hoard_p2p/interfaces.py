@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
-from hoard_p2p.peer import NodeId, Peer
+
+if TYPE_CHECKING:
+    from hoard_p2p.peer import NodeId, Peer
 
 
 class Place(NamedTuple):
@@ -62,8 +64,8 @@ class SlabBroker(Protocol):
         ...
 
     def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
-        """The unfinished FILE slab of `file_key` if it was made in this start of the node and nobody writes it now,
-        else a fresh one, recorded under that key as incomplete. Raises StoreFailed."""
+        """The unfinished FILE slab of `file_key` if nobody writes it now, else a fresh one, recorded under that key as
+        incomplete. Raises StoreFailed."""
         ...
 
     def commit(self, extents: Sequence[Extent]) -> None:
@@ -131,6 +133,28 @@ class LocalChunks(Protocol):
 
     def read_at(self, place: Place, start: int, into: memoryview) -> None:
         """The same at a place already known (for instance one not yet in the index). Raises ChunkCorrupt."""
+        ...
+
+
+class FileSlabs(Protocol):
+    """The slabs of large files, which can be read as a whole: by the kernel itself, or to verify them."""
+
+    def file_slab(self, file_key: bytes) -> tuple[int, bool] | None:
+        """The slab of the large file with that key (`catalog.file_key`), and whether it is complete: then every run
+        of the file that is no hole lies in it at the file's own offset, durably. None if there is no slab."""
+        ...
+
+    def open_slab(self, slab: int) -> int:
+        """A fresh descriptor of the slab's data file, open for reading, which the caller closes. Raises ChunkCorrupt if
+        the slab is not there, StoreFailed if it cannot be opened."""
+        ...
+
+
+class ListedSlabs(FileSlabs, Protocol):
+    """What one must know to verify slabs: also the places of a chunk that nobody reads now."""
+
+    def places_of(self, chunk_id: ChunkId) -> list[Place]:
+        """Every listed place of a chunk, first the one that `LocalChunks` reads."""
         ...
 
 
@@ -203,7 +227,7 @@ class PeerChunks(Protocol):
 
     def fetch(
         self,
-        peer: Peer,
+        peer: "Peer",
         wanted: Sequence[tuple[ChunkId, int]],
         deliver: Callable[[int, memoryview], None],
         *,
@@ -222,7 +246,7 @@ class Residency:
     i % 8) is segment i; catalog segments are not counted."""
 
     snapshot: SnapshotId
-    node: NodeId
+    node: "NodeId"
     version: int
     bits: bytes
 
@@ -233,7 +257,8 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """What the user asked of a mount."""
+    """What the user asked of a mount. `workers` 0: as many as suit; `verify`: `first`, `arrival` or `always`; `io`:
+    `auto`, `passthrough` or `no-open`; `fill`: whether the node may fetch ahead of readers."""
 
     mountpoint: Path
     workers: int

@@ -30,7 +30,7 @@ class Backings:
         """The backing id of the regular file behind `fd`, which may be closed afterwards. Raises OSError: EPERM without
         CAP_SYS_ADMIN, ELOOP on a stacked file system, EMFILE and others when there are too many."""
         request = bytearray(BACKING_MAP.pack(fd, 0, 0))  # bytes would be copied, and the kernel's answer be an error
-        return fcntl.ioctl(self._device_fd, BACKING_OPEN, request, True)
+        return int(fcntl.ioctl(self._device_fd, BACKING_OPEN, request, True))
 
     def close(self, backing_id: int) -> None:
         """Give an id back. Open files go on reading what it named; an id that is not there is no error."""

@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
@@ -49,6 +48,8 @@ def _is_dead(path: Path) -> bool:
 
     `stat` would not do: the kernel answers it from its cache for ever.
     """
+    import subprocess
+
     probe = subprocess.Popen([sys.executable, "-I", "-S", "-c", _PROBE, str(path)])
     try:
         return probe.wait(PROBE_DEADLINE) in (errno.ENOTCONN, errno.ECONNABORTED)

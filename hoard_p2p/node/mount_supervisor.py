@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hoard_p2p.mount.shared import MountFds
+from hoard_p2p.node.mount_kind import Settlement
 from hoard_p2p.node.mounting import become_daemon, mount_log, supervisor_of
 from hoard_p2p.node.plan import MountPlan
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     for fd in fds.all:
         os.set_inheritable(fd, False)
     try:
-        return supervisor_of(plan).adopt(fds, take_over="--take-over" in arguments[2:])
+        return supervisor_of(Settlement(plan)).adopt(fds, take_over="--take-over" in arguments[2:])
     except Exception:
         log.exception("the mount on %s cannot be taken over", plan.mountpoint)
         return 1

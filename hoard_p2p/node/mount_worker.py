@@ -1,6 +1,5 @@
 """A worker process of a mount: the mount room's loop over this node's store and socket. A fork of the supervisor."""
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ def serve(slot: WorkerSlot, plan: MountPlan) -> int:
     """Be a worker until the mount is gone; the exit status."""
     data_dir = Path(plan.data_dir)
     catalog, _mapped = map_catalog(slot.fds.catalog)
-    misses = NodeMisses(data_dir, plan.snapshot, plan.mountpoint, os.getppid(), plan.timeout)
+    misses = NodeMisses(data_dir, plan.snapshot, plan.timeout, fill=plan.fill)
     with StoreReader.open(data_dir) as chunks:
         Worker(
             slot,
@@ -27,6 +26,7 @@ def serve(slot: WorkerSlot, plan: MountPlan) -> int:
             misses=misses,
             options=plan.options,
             size=plan.size,
+            slabs=chunks,
             adopt=partial(start_detached, adopter(slot.fds, plan), slot.fds.all),
         ).run()
     return 0

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, MountFailed
@@ -14,6 +13,9 @@ from hoard_p2p.mount.mountinfo import locate
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.mount_kind import Settlement, with_kind
+from hoard_p2p.node.mount_line import SupervisorLine
+from hoard_p2p.node.mount_verifier import serve_verifier
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -56,9 +58,12 @@ def mount_snapshot(
         workers=options.workers,
         timeout=options.timeout,
         verify=options.verify,
+        io_asked=options.io,
+        fill=options.fill,
     )
     catalog_fd = reply.fds[0]
     try:
+        plan = with_kind(plan, catalog_fd, _number(reply, "files"))
         if foreground:
             return supervise(plan, catalog_fd, lambda: answers(plan.snapshot))
         return _in_background(plan, catalog_fd)
@@ -73,12 +78,27 @@ def _number(reply: Reply, key: str) -> int:
 
 def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> int:
     """Be the supervisor of a new mount until it is gone; the exit status."""
-    return supervisor_of(plan, ready).run(catalog_fd=catalog_fd, runs=plan.runs, inodes=plan.inodes)
+    kind = Settlement(plan)
+    return supervisor_of(kind, ready).run(
+        catalog_fd=catalog_fd,
+        runs=plan.runs,
+        inodes=plan.inodes,
+        wanted=kind.wanted,
+        needed=kind.needed,
+        agreed=kind.agreed,
+    )
 
 
-def supervisor_of(plan: MountPlan, ready: Callable[[], None] = lambda: None) -> Supervisor:
-    """Of a new mount, to `run`, or of a living one, to `adopt`."""
-    return Supervisor(parse_snapshot_id(plan.snapshot), plan.options, serve=partial(serve, plan=plan), ready=ready)
+def supervisor_of(kind: Settlement, ready: Callable[[], None] = lambda: None) -> Supervisor:
+    """Of a new mount, to `run`, or of a living one, to `adopt`. The plan is read when it is settled."""
+    return Supervisor(
+        parse_snapshot_id(kind.plan.snapshot),
+        kind.plan.options,
+        serve=lambda slot: serve(slot, kind.plan),
+        line=lambda device, fds: SupervisorLine(kind.plan, device, fds),
+        verify=(lambda slot: serve_verifier(slot, kind.plan)) if kind.plan.verify == "first" else None,
+        ready=ready,
+    )
 
 
 def mount_log(data_dir: Path) -> Path:
