@@ -182,8 +182,8 @@ class MissChannel(Protocol):
 
 
 class NodeLine(Protocol):
-    """How a mount's supervisor makes itself known to its node, which keeps copies of the mount's descriptors and revives
-    a mount whose processes are all dead. Non-blocking, never raises; used from one thread."""
+    """How a mount's supervisor makes itself known to its node, which keeps copies of the mount's descriptors and
+    revives a mount whose processes are all dead. Non-blocking, never raises; used from one thread."""
 
     def fileno(self) -> int:
         """A descriptor to poll for reading, -1 while there is no connection. May change after `tend`."""
