@@ -98,7 +98,7 @@ def test_a_version_that_does_not_know_the_mounts_memory_leaves_them_to_their_pro
 def test_processes_go_on_when_their_take_over_fails(node: Machine, source: Path, new_directory: NewDirectory) -> None:
     mounted = node.mount(node.publish(source), new_directory("m"))
     old = processes(mounted)
-    exchange(node, another_version(new_directory("v"), **{"node/mount_supervisor.py": "sys.exit(3)"}))
+    exchange(node, another_version(new_directory("v"), **{"mount/succession.py": "raise OSError(5, 'worn out')"}))
     wait_until(lambda: "could not be taken over" in node.log(), "the node says so")
     with Hammer(small_files(source, mounted)) as hammer:
         hammer.goes_on()
