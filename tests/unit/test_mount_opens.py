@@ -2,6 +2,7 @@
 every step of them."""
 
 import errno
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def _spill() -> BinaryIO:
 
 def _runs(number: int, size: int) -> list[tuple[ChunkId, int]]:
     ends = [*range(0, size, CHUNK), size]
-    return [(ChunkId(b"%16d%16d" % (number, start)), end - start) for start, end in zip(ends, ends[1:])]
+    return [(ChunkId(b"%16d%16d" % (number, start)), end - start) for start, end in itertools.pairwise(ends)]
 
 
 def _catalog() -> Catalog:
