@@ -1,5 +1,6 @@
 """`hoard mount` and `hoard umount`."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from hoard_p2p.cli.options import PATH, SNAPSHOT, data_dir_option
 from hoard_p2p.cli.output import complain
 from hoard_p2p.config import DEFAULT_TIMEOUT
 from hoard_p2p.printing import printable
+
+RELEASE_SECONDS = 2.0
+"""What a node may take to let go of a mount that is being unmounted by force."""
 
 
 @click.command()
@@ -110,7 +114,21 @@ def umount(mountpoint: Path, data_dir: Path, force: bool) -> None:
     """
     from hoard_p2p.mount.unmount import unmount
 
-    del data_dir  # every command takes it; a mount is found by its mount point alone
     path = mountpoint.absolute()
     os.chdir("/")  # else this very process might keep the mount busy
+    if force:
+        _release(data_dir, path)
     unmount(path, force=force)
+
+
+def _release(data_dir: Path, path: Path) -> None:
+    """Have the node let go of the mount's descriptors now; without us it sees the end of the mount a moment later."""
+    from hoard_p2p.errors import HoardError
+    from hoard_p2p.mount.mountinfo import locate, mount_at
+    from hoard_p2p.node.client import NodeClient, Patience
+
+    mount = mount_at(locate(path))
+    if mount is None:
+        return
+    with contextlib.suppress(HoardError), NodeClient.connect(data_dir, Patience(quick=RELEASE_SECONDS)) as node:
+        node.call("release_mount", {"device": mount.device})

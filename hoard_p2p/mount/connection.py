@@ -4,10 +4,11 @@ import fcntl
 import logging
 import os
 import select
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hoard_p2p.errors import MountFailed
+from hoard_p2p.errors import MountBusy, MountFailed
 from hoard_p2p.mount import kernel
 from hoard_p2p.mount.attach import attach, detach, detach_lazily, open_device
 from hoard_p2p.mount.kernel import Can
@@ -50,6 +51,16 @@ class Connection:
             raise
         _raise_readahead(mount)
         return cls(device_fd, mount, features)
+
+    @classmethod
+    def adopt(cls, mount: MountInfo, features: Can, devices: Sequence[int]) -> "Connection":
+        """Take over a mount that has been served by others: `devices` are descriptors of it, at least one."""
+        first, *others = dict.fromkeys(devices)
+        connection = cls(first, mount, features)
+        connection._clones = others
+        if not connection.resends and (own := connection.clone()) != first:  # all others may have to be dropped
+            connection.device_fd, connection._clones = own, [first, *others]
+        return connection
 
     @property
     def resends(self) -> bool:
@@ -108,14 +119,25 @@ class Connection:
         if self._on_top():
             detach(self.mount.mountpoint)
 
-    def detach_lazily(self) -> None:
-        if self._on_top():
-            detach_lazily(self.mount.mountpoint)
+    def detach_anyhow(self) -> None:
+        """Unmount, lazily if it has users; never raises."""
+        with suppress(MountFailed):
+            try:
+                self.detach()
+            except MountBusy as error:
+                log.warning("%s; detached all the same, its users get errors from now on", error)
+                if self._on_top():
+                    detach_lazily(self.mount.mountpoint)
 
     def close(self) -> None:
         """Close our descriptors. Once no worker holds one either, whoever waits for an answer gets an error."""
         for device_fd in self.descriptors:
             os.close(device_fd)
+
+    def leave(self) -> None:
+        """Unmount and close."""
+        self.detach_anyhow()
+        self.close()
 
     def _on_top(self) -> bool:
         top = mount_at(self.mount.mountpoint)

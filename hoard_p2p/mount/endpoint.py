@@ -5,12 +5,14 @@ import logging
 import os
 from typing import NamedTuple
 
+from hoard_p2p.mount.buffers import buffer
 from hoard_p2p.mount.kernel import IN_HEADER, MAX_READ, OUT_HEADER, READ_BUFFER
 
 log = logging.getLogger(__name__)
 
 _GONE = (errno.ENODEV, errno.ECONNABORTED)
 _HEAD = OUT_HEADER.size
+_ALIGNMENT = 64
 
 
 class Request(NamedTuple):
@@ -34,7 +36,7 @@ class Endpoint:
         self.fileno = device_fd
         self._request = bytearray(READ_BUFFER)
         self._request_view = memoryview(self._request)
-        self._reply = memoryview(bytearray(_HEAD + MAX_READ))
+        self._reply = buffer(_ALIGNMENT + MAX_READ)[_ALIGNMENT - _HEAD :]  # so that `room` is aligned
         self.room = self._reply[_HEAD:]
 
     def receive(self) -> Request | None:

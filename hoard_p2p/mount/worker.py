@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from hoard_p2p.catalog.reader import Catalog
@@ -20,8 +21,10 @@ from hoard_p2p.mount.endpoint import Endpoint, MountGone, Request
 from hoard_p2p.mount.kernel import INTERRUPT_IN, MAX_READ, READ_IN, Op
 from hoard_p2p.mount.opening import Opening
 from hoard_p2p.mount.operations import Operations
+from hoard_p2p.mount.progress import Progress
 from hoard_p2p.mount.reads import Read, Reads
 from hoard_p2p.mount.shared import SharedState, WorkerSlot
+from hoard_p2p.mount.succession import Succession
 from hoard_p2p.mount.verified import VerifiedChunks
 
 log = logging.getLogger(__name__)
@@ -51,9 +54,11 @@ class Worker:
         options: MountOptions,
         size: int = 0,
         slabs: FileSlabs | None = None,
+        adopt: Callable[[], None] = lambda: None,
     ) -> None:
         """`slot`: from the supervisor. `size`: bytes of all files, for `df`. `slabs`: what a passthrough mount backs
-        its files with (without, it is a no-open mount too).
+        its files with (without, it is a no-open mount too). `adopt`: starts another supervisor, which takes this mount
+        over, and returns at once.
 
         Misses are asked by canonical run, so that a chunk that occurs twice is asked for once.
         """
@@ -72,11 +77,15 @@ class Worker:
             self._shared,
             timeout=options.timeout,
             failed=lambda: self._shared.count_failure(slot.number),
+            progress=Progress(
+                catalog, chunks, misses, self._shared, hint_bell=slot.fds.hint_bell, verify=options.verify
+            ).at,
         )
         self._bell_fd = slot.fds.checked_bell
         self._opening = self._make_opening(catalog, slabs, options.verify)
         self._brake = Brake(log)
         self._epoll = select.epoll()
+        self._succession = Succession(self._shared, slot.number, adopt, self._epoll)
         self._watched = -1
         self._next_tick = self._next_tend = 0.0
 
@@ -112,6 +121,7 @@ class Worker:
         except MountGone:
             log.debug("worker %d ends: the mount is gone", self._slot.number)
         finally:
+            self._succession.close()
             self._epoll.close()
             self._shared.close()
 
@@ -141,6 +151,7 @@ class Worker:
         """What the node has sent, and what time has brought."""
         if due:
             self._next_tick = now + TICK
+        self._next_tick = min(self._next_tick, now + self._succession.tend(now))
         if now >= self._next_tend or not due:
             self._next_tend = now + TICK
             self._misses.tend()

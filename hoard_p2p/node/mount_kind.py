@@ -1,11 +1,11 @@
 """What kind of mount a plan becomes: decided before it is mounted, and settled once the kernel has answered."""
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from hoard_p2p.config import default_workers
 from hoard_p2p.mount import kernel
 from hoard_p2p.mount.backing import obstacle
 from hoard_p2p.mount.kernel import Can
@@ -15,12 +15,6 @@ from hoard_p2p.node.reading import map_catalog
 from hoard_p2p.storage.layout import DataDir
 
 log = logging.getLogger(__name__)
-
-
-def default_workers() -> int:
-    """Two at least, so that one slow request never stops the rest; more than four gained nothing on any machine
-    measured so far."""
-    return max(2, min(4, os.cpu_count() or 1))
 
 
 def with_kind(plan: MountPlan, catalog_fd: int, files: int) -> MountPlan:
