@@ -121,20 +121,6 @@ def test_damage_ahead_of_a_reader_is_healed_before_it_gets_there(pair: Pair, new
         assert (point / hurt.name).read_bytes() == hurt.read_bytes()
 
 
-def test_damage_without_a_good_copy_is_an_error_and_never_wrong_bytes(pair: Pair, new_directory: NewDirectory) -> None:
-    source, snapshot = pair.publish("lost", SMALL, SMALL_SIZE)
-    hurt = (source / f"{SMALL - 7:04d}").read_bytes()
-    _damage(pair.first, hurt)
-    _damage(pair.second, hurt)
-    with mounted(pair.first, snapshot, new_directory("m"), "--io", "no-open", "--timeout", "5") as shared:
-        point = pair.first.mounts[-1]
-        (point / "0000").read_bytes()
-        wait_until(lambda: _marked(shared) == SMALL - 1, "everything else is verified")
-        with pytest.raises(OSError, match="Input/output error"):
-            (point / f"{SMALL - 7:04d}").read_bytes()
-        assert (point / f"{SMALL - 6:04d}").read_bytes() == (source / f"{SMALL - 6:04d}").read_bytes()
-
-
 def test_large_files_are_checked_before_they_are_opened_and_damaged_ones_are_served_right(
     pair: Pair, new_directory: NewDirectory
 ) -> None:
@@ -183,3 +169,20 @@ def test_other_ways_to_verify_mark_nothing(pair: Pair, new_directory: NewDirecto
         for file in source.iterdir():
             assert (point / file.name).read_bytes() == file.read_bytes()
         assert (_marked(shared), _verifier(shared)) == (0, 0)
+
+
+# The last one: a node that sent damaged bytes is shunned for a while.
+
+
+def test_damage_without_a_good_copy_is_an_error_and_never_wrong_bytes(pair: Pair, new_directory: NewDirectory) -> None:
+    source, snapshot = pair.publish("lost", SMALL, SMALL_SIZE)
+    hurt = (source / f"{SMALL - 7:04d}").read_bytes()
+    _damage(pair.first, hurt)
+    _damage(pair.second, hurt)
+    with mounted(pair.first, snapshot, new_directory("m"), "--io", "no-open", "--timeout", "5") as shared:
+        point = pair.first.mounts[-1]
+        (point / "0000").read_bytes()
+        wait_until(lambda: _marked(shared) == SMALL - 1, "everything else is verified")
+        with pytest.raises(OSError, match="Input/output error"):
+            (point / f"{SMALL - 7:04d}").read_bytes()
+        assert (point / f"{SMALL - 6:04d}").read_bytes() == (source / f"{SMALL - 6:04d}").read_bytes()
