@@ -87,10 +87,12 @@ async def _attach(node: Node, request: LocalRequest) -> LocalReply:
     )
     key = id(request)
     node.mounts[key] = record
+    node.attached(record.snapshot)
     try:
         await asyncio.Event().wait()
     finally:
         del node.mounts[key]
+        node.detached(record.snapshot)
     return LocalReply()
 
 
@@ -105,6 +107,7 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
         _number(args, "run"),
         wrong=place,
         timeout=float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT,
+        fill=args.get("fill") is not False,
     )
     if landed.place is not None:
         return LocalReply({"place": list(landed.place)})
@@ -113,6 +116,8 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _touch(node: Node, request: LocalRequest) -> LocalReply:
     """A reader of a mount is at a chunk run."""
+    if request.args.get("fill") is False:
+        return LocalReply()
     await node.touched(parse_snapshot_id(_text(request.args, "snapshot")), _number(request.args, "run"))
     return LocalReply()
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Collection, Iterable
 
 from hoard_p2p.errors import BadRequest, Refused
-from hoard_p2p.interfaces import Extent, Place, SlabKind
+from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage.index import Table, Transaction
 from hoard_p2p.storage.records import (
     FileSlab,

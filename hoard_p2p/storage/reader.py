@@ -105,7 +105,7 @@ class StoreReader:
             return next_generation((), txn.get(Table.GENERATIONS, chunk_id))
 
     def slab_path(self, slab: int) -> Path:
-        """Where the slab's data file is, whether or not it is there. Raises ChunkCorrupt if the index does not list it."""
+        """Where the slab's data file is or was. Raises ChunkCorrupt if the index does not list the slab."""
         with self._index.read() as txn:
             record = get_slab(txn, slab)
         if record is None:

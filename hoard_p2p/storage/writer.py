@@ -79,8 +79,9 @@ class ChunkWriter:
     def resume_file(self, file_key: bytes, size: int) -> FileSink:
         """A sink for the large file of `file_key`, whose chunks may arrive in any order and over a long time.
 
-        Continues the file's slab if there is an unfinished one that nobody writes, of whatever start; several callers may hold sinks of one file
-        at once. Each ends its own with `finish` (all chunks of the file are stored) or `abandon` (not yet)."""
+        Continues the file's slab if there is an unfinished one that nobody writes, of whatever start; several callers
+        may hold sinks of one file at once. Each ends its own with `finish` (all chunks of the file are stored) or
+        `abandon` (not yet)."""
         return LingeringSink(lambda: self._lingering_sink(file_key, size))
 
     @property
