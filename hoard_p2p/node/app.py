@@ -30,8 +30,9 @@ from hoard_p2p.node.completing import Completer
 from hoard_p2p.node.demand import Demand
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
+from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
-from hoard_p2p.node.parts import Counters, MountRecord, NodeParts
+from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
@@ -70,7 +71,7 @@ class Node:
         self.stop = parts.stop
         self.boot = parts.boot
         self.counters = Counters()
-        self.mounts: dict[int, MountRecord] = {}
+        self.mounts = MountKeep(parts.settings.data_dir / "log")
         self.failed = ""
         """Why the node stops by itself, empty if it was asked to."""
         self._started = self._changed = time.monotonic()
@@ -278,8 +279,8 @@ class Node:
         self.completer.look_at(snapshot)
 
     def detached(self, snapshot: SnapshotId) -> None:
-        """A mount of this snapshot is gone; `mounts` does not list it any more."""
-        if not any(record.snapshot == snapshot for record in self.mounts.values()):
+        """A mount of this snapshot has hung up."""
+        if not any(kept.lines and kept.record.snapshot == snapshot for kept in self.mounts.mounts):
             self.demand.left(snapshot)
             self.completer.leave(snapshot)
 
@@ -319,7 +320,7 @@ class Node:
     async def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
         """Remove a snapshot from the cluster; the names it had. Raises SnapshotUnknown, and Refused while it is named
         or mounted here unless `force`."""
-        users = sorted({record.mountpoint for record in self.mounts.values() if record.snapshot == snapshot})
+        users = sorted({record.mountpoint for record in self.mounts.records if record.snapshot == snapshot})
         if users and not force:
             raise Refused(f"{snapshot.hex()} is mounted on {', '.join(users)}; unmount it first, or use --force")
         names = await self.blocking(lambda: self.names.remove(snapshot, force=force))

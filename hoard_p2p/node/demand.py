@@ -12,11 +12,11 @@ from hoard_p2p.fetch.fetcher import Fetcher
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, segment_of
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place
+from hoard_p2p.limits import MAX_SEGMENT
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.keeping import Held
 from hoard_p2p.node.parts import Counters
-from hoard_p2p.segments import MAX_SEGMENT
 from hoard_p2p.storage.store import Store
 
 log = logging.getLogger(__name__)
