@@ -38,7 +38,12 @@ def tree(seed: int) -> bytes:
         return sorted(made - {b".", b".."})
 
     def meta(kind: int) -> Meta:
-        return Meta(kind | rng.randrange(0o10000), rng.randint(-(1 << 62), 1 << 62), *rng.sample(range(1 << 32), 2))
+        return Meta(
+            kind | rng.randrange(0o10000),
+            rng.randint(-(1 << 62), 1 << 62),
+            rng.randrange(1 << 32),
+            rng.randrange(1 << 32),
+        )
 
     with CatalogBuilder(spill=io.BytesIO, keep_owner=bool(seed & 4)) as builder:
         builder.add_root(meta(stat.S_IFDIR))
@@ -147,3 +152,22 @@ def test_a_damaged_listing_is_the_same_or_corrupt_by_the_block_and_entry_by_entr
             listed(catalog, *asked)
     else:
         assert listed(catalog, *asked) == wanted
+
+
+@pytest.mark.parametrize("wrong", [b"/", b"\0", b"."])
+def test_a_byte_that_no_name_may_hold_makes_its_listing_corrupt(wrong: bytes) -> None:
+    sound = tree(8)
+    _, columns = sections(memoryview(sound))
+    for at in range(len(columns[Column.NAME_HEAP])):
+        content = bytearray(sound)
+        _, columns = sections(memoryview(content))
+        columns[Column.NAME_HEAP][at] = wrong[0]
+        catalog = Catalog(memoryview(content))
+        for directory in (ROOT, FOLDER):
+            try:
+                wanted = expected(catalog, directory, 0, 4096, False)
+            except CatalogCorrupt:
+                with pytest.raises(CatalogCorrupt):
+                    listed(catalog, directory, 0, 4096, False)
+            else:
+                assert listed(catalog, directory, 0, 4096, False) == wanted
