@@ -1,6 +1,7 @@
 """Whole nodes for tests: the real command in processes of its own, on this machine or inside a network namespace."""
 
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -15,8 +16,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HOARD = (sys.executable, "-m", "hoard_p2p.cli.main")
 STEP_SECONDS = 60.0
+IO_KINDS = ("no-open", "passthrough")
+"""The kinds of mount; a test that takes `io` runs for each."""
+
+
+def io_options(io: str) -> tuple[str, ...]:
+    """What asks `hoard mount` for that kind; skips the test if there is no such choice."""
+    if "--io" in _mount_help():
+        return ("--io", io)
+    if io == IO_KINDS[0]:
+        return ()
+    pytest.skip(f"`hoard mount` has no --io {io}")
+
+
+@functools.cache
+def _mount_help() -> str:
+    return subprocess.run([*HOARD, "mount", "--help"], capture_output=True, text=True, check=True).stdout
 
 
 def wait_until(done: Callable[[], bool], what: str, seconds: float = 20.0) -> None:

@@ -116,6 +116,10 @@ class Catalog:
             self._corrupt(inode, f"has size {size}")
         return size
 
+    def sizes(self) -> memoryview:
+        """The sizes of all inodes as they stand in the catalog, unchecked."""
+        return self._size
+
     def mtime(self, inode: int) -> int:
         """Nanoseconds since the epoch, may be negative."""
         return self._mtime[self.resolve(inode)]
@@ -241,6 +245,8 @@ class Catalog:
         stop = min(base + offset + size, last)
         if here >= stop:
             return []
+        if runs.stop - runs.start == 1:  # most files; `runs` has checked its bounds
+            return [ChunkSpan(runs.start, here - base, stop - here)]
         run = self._run_at(runs, here)
         spans: list[ChunkSpan] = []
         while here < stop:
@@ -293,6 +299,11 @@ class Catalog:
             return size
         hole = next(self._holes(range(self._run_at(runs, base + offset), runs.stop)), runs.stop)
         return max(offset, self._end[hole] - base)
+
+    def position(self, run: int) -> int:
+        """Bytes of all runs before this one, holes included: where it lies if the chunk table were one long file.
+        `run` may be the number of runs. Not checked against its neighbours."""
+        return self._end[run]
 
     def chunk_id(self, run: int) -> ChunkId:
         """The id, HOLE for a hole."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hoard_p2p.config import DEFAULT_TIMEOUT, default_data_dir, default_workers
+from hoard_p2p.config import DEFAULT_TIMEOUT, default_data_dir
 
 _DATA_DIR = "--data-dir"
 
@@ -27,7 +27,7 @@ class PlainMount:
         from hoard_p2p.interfaces import MountOptions
         from hoard_p2p.node.mounting import mount_snapshot
 
-        options = MountOptions(self.mountpoint.absolute(), default_workers(), DEFAULT_TIMEOUT)
+        options = MountOptions(self.mountpoint.absolute(), 0, DEFAULT_TIMEOUT)
         return mount_snapshot(self.data_dir, self.snapshot, options, foreground=False)
 
 

@@ -86,7 +86,7 @@ class Operations:
             if not self._catalog.is_dir(index):
                 return errno.ENOTDIR
             if name != b"..":
-                return _ABSENT_ENTRY
+                return _ABSENT_ENTRY if len(name) <= NAME_MAX else errno.ENAMETOOLONG
             found = self._catalog.parent(index)
         return self._entry(found)
 
