@@ -47,6 +47,10 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if bool(options.rivals) != bool(options.names):
         parser.error("--rivals and --with belong together")
+    wanted = chosen(options.only)
+    options.million |= bool(options.only) and any(wanted(line.key) for line in LINES if line.key.startswith("million"))
+    options.shards *= any(wanted(line.key) for line in LINES if line.key.startswith(("large", "start-large")))
+    options.small *= any(wanted(line.key) for line in LINES if line.key.startswith(("small", "walk", "start-small")))
     return options
 
 
