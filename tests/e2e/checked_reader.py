@@ -196,15 +196,15 @@ class ReaderProcess:
 
 
 def _serve(kind: str, reader: Reader, say: Callable[[str], object]) -> None:
-    wait = 0.0
+    due = 0.0
     while True:
-        ready, _, _ = select.select([0], [], [], wait)
+        ready, _, _ = select.select([0], [], [], max(0.0, due - time.monotonic()))
         if ready and not os.read(0, 1):
             return
         if ready:
             say(json.dumps(asdict(reader.report)))
         else:
-            wait = reader.step(kind)
+            due = time.monotonic() + reader.step(kind)
 
 
 if __name__ == "__main__":
