@@ -79,6 +79,11 @@ def read_files(root: Path) -> Pass:
 def drop_pages(root: Path) -> None:
     """Put what was written below `root` on the disk, and take its pages out of the cache (nobody else's)."""
     os.sync()
+    evict(root)
+
+
+def evict(root: Path) -> None:
+    """Take the pages of what is below `root` out of the cache; what was never synced stays there."""
     for directory, _names, found in os.walk(root):
         for name in found:
             fd = os.open(os.path.join(directory, name), os.O_RDONLY)
@@ -98,9 +103,14 @@ def spread(seconds: Sequence[float]) -> str:
     return f"{median:.3f} s" + (f" ({min(seconds):.3f} - {max(seconds):.3f})" if len(seconds) > 1 else "")
 
 
+def moved(baseline: Sequence[float]) -> bool:
+    """Whether the machine was too busy with something else for a ratio to this baseline."""
+    return max(baseline) > VOID * min(baseline)
+
+
 def ratio(ours: Sequence[float], baseline: Sequence[float]) -> str:
     """How many times as fast as the baseline, or that nobody can tell."""
-    if max(baseline) > VOID * min(baseline):
+    if moved(baseline):
         return "void: the baseline moved more than 2 x"
     return f"{statistics.median(baseline) / statistics.median(ours):.2f} x"
 

@@ -1,114 +1,155 @@
-"""A mount against the native file system on the same data (`make bench-mount`).
+"""A mount against the native file system, and against other systems, on the same data (`make bench-mount`).
 
-The data is in this machine's store. In each run the native files are measured right before ours, in the same way: pages
-dropped, then a cold pass, then warm ones (the page cache that a *write* leaves is faster than one that reads filled, so
-a source that was just made is no baseline for either). Ours verifies every chunk in its first pass.
+One run prints one table. The data is in this machine's store (the network is not part of it). Every figure has its
+native counterpart from right before; the ratio is void if the native figures of a line moved more than twofold. The
+large and the small files are a snapshot each. See docs/benchmarks.md.
 """
 
+import argparse
+import json
 import os
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.figures import (
-    Pass,
-    arguments,
-    drop_pages,
-    headline,
-    line,
-    make_shards,
-    make_small,
-    rates,
-    ratio,
-    read_files,
-    spread,
-)
-from hoard_p2p.cli.localcluster import LocalCluster, LocalNode
+from benchmarks import machine, million
+from benchmarks.figures import SMALL_FILE, make_shards, make_small
+from benchmarks.phases import LARGE, SMALL, Effort, compare, names_of
+from benchmarks.readers import ReaderFailed
+from benchmarks.sheet import LINES, OURS, Sheet, markdown, plain
+from benchmarks.subjects import Hoard, Rival, SubjectFailed
+from hoard_p2p.cli.localcluster import LocalCluster
+from hoard_p2p.cli.output import size_text
+from hoard_p2p.errors import HoardError
 
-TINY_FILE = 200
-WARM_PASSES = 3
+RIVAL_CAP = 3.0
+"""Seconds of a rival's pass; its rates stay valid, and warm passes keep to the files that the first one read."""
 
 
-def _publish(cluster: LocalCluster, node: LocalNode, source: Path) -> str:
-    return cluster.hoard(node, "publish", "--replicas", "1", str(source)).split()[-1]
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shards", type=int, default=8, help="large files [8]")
+    parser.add_argument("--shard-size", type=int, default=128, metavar="MIB", help="size of a large file [128]")
+    parser.add_argument("--small", type=int, default=10_000, help="files of 110 KB [10000]")
+    parser.add_argument("--runs", type=int, default=3, help="samples of each line [3]")
+    parser.add_argument("--only", default="", metavar="PREFIX,...", help="lines to measure; the keys are: " + _keys())
+    parser.add_argument("--source", type=Path, help="directory with shards/ and small/, instead of seeded data")
+    parser.add_argument("--million", action="store_true", help="also the lines with a million files (slow)")
+    parser.add_argument("--files", type=int, default=1_000_000, help="how many files a million is [1000000]")
+    parser.add_argument("--rivals", type=Path, metavar="DIR", help="folder of peer_NAME.sh scripts")
+    parser.add_argument("--with", dest="names", default="", metavar="NAME,...", help="which of them")
+    parser.add_argument("--rival-runs", type=int, default=2, help="samples of each line of a rival [2]")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples")
+    options = parser.parse_args(arguments)
+    if bool(options.rivals) != bool(options.names):
+        parser.error("--rivals and --with belong together")
+    return options
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Seconds of the passes over one tree: one cold pass a run, `WARM_PASSES` warm ones."""
-
-    cold: list[float]
-    warm: list[float]
-
-    def add(self, root: Path) -> Pass:
-        first = read_files(root)
-        self.cold.append(first.seconds)
-        self.warm.extend(read_files(root).seconds for _ in range(WARM_PASSES))
-        return first
+def _keys() -> str:
+    return ", ".join(line.key for line in LINES)
 
 
-def compare(cluster: LocalCluster, name: str, runs: int, make: Callable[[Path], None]) -> None:
-    """Cold and warm passes over the same files, one reader."""
-    source = cluster.root / name
-    make(source)
-    node = cluster.start(f"node-{name}".replace(" ", "-"))
-    snapshot = _publish(cluster, node, source)
-    native, ours = Measured([], []), Measured([], [])
-    for _ in range(runs):
-        drop_pages(source)
-        found = native.add(source)
-        drop_pages(node.data_dir / "slabs")
-        point, _seconds = cluster.mount(node, snapshot)
-        ours.add(point)
-        cluster.hoard(node, "umount", str(point))
-    headline(name, found.bytes, found.files)
-    for what, base, seconds in (
-        ("cold, first pass (verifies)", native.cold, ours.cold),
-        ("warm, further passes", native.warm, ours.warm),
-    ):
-        line(f"native, {what.split(',')[0]}", spread(base), rates(found.bytes, found.files, base))
-        shown = f"{rates(found.bytes, found.files, seconds)}, {ratio(seconds, base)} native"
-        line(what, spread(seconds), shown)
+def chosen(only: str) -> Callable[[str], bool]:
+    """Whether a line was asked for: its key begins with one of the words, or there are none."""
+    words = tuple(word for word in only.split(",") if word)
+    return lambda key: not words or key.startswith(words)
+
+
+def tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def source_of(options: argparse.Namespace, root: Path) -> Path:
+    """The directory with the data: made here, or that of the rivals, so that all read the same."""
+    if options.source:
+        return Path(options.source)
+    if options.rivals:
+        return Rival(options.rivals, "native").directory().resolve()
+    source = root / "source"
+    tell("making the data")
+    if options.shards:
+        make_shards(source / LARGE, options.shards, options.shard_size << 20)
+    if options.small:
+        make_small(source / SMALL, options.small, SMALL_FILE)
+    return source
+
+
+def shape_of(source: Path, options: argparse.Namespace) -> str:
+    told = []
+    for kind, limit in limits(options).items():
+        names = names_of(source / kind, limit) if limit else []
+        told.append(
+            f"{kind}: {len(names):,} files, {size_text(sum((source / kind / name).stat().st_size for name in names))}"
+        )
+    return f"{'; '.join(told)}; {options.runs} runs"
+
+
+def measure_hoard(options: argparse.Namespace, cluster: LocalCluster, source: Path, sheet: Sheet) -> None:
+    node = cluster.start("node")
+    hoard = Hoard(cluster, node)
+    for kind, limit in ((LARGE, options.shards), (SMALL, options.small)):
+        if limit:
+            tell(f"publishing {kind}")
+            hoard.publish(kind, source / kind)
+    os.sync()
+    effort = Effort(60.0, 3, options.runs, max(5, options.runs), chosen(options.only))
+    tell("measuring Hoard")
+    compare(hoard, source, effort, sheet, limits(options))
+    sheet.notes += [f"{kind}: mounted {io}" for kind, io in hoard.kinds.items()]
     cluster.discard(node)
 
 
-def first_byte(cluster: LocalCluster, files: int, runs: int) -> None:
-    """From the start of the mount command to the first byte of a file."""
-    source = cluster.root / "tiny"
-    make_small(source, files, TINY_FILE)
-    node = cluster.start("node-tiny")
-    snapshot = _publish(cluster, node, source)
-    name = Path(f"{(files - 1) // 1000:04d}", f"{files - 1:07d}.jpg")
-    headline("mount command to first byte", files * TINY_FILE, files)
-    took, idle = [], []
-    for _ in range(runs):
-        began = time.perf_counter()
-        cluster.hoard(node, "peers")
-        idle.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        point, _seconds = cluster.mount(node, snapshot)
-        fd = os.open(point / name, os.O_RDONLY)
-        os.read(fd, 1)
-        took.append(time.perf_counter() - began)
-        os.close(fd)
-        cluster.hoard(node, "umount", str(point))
-    line("from the command to the first byte", spread(took))
-    line("of it: starting a command at all", spread(idle))
-    cluster.discard(node)
+def limits(options: argparse.Namespace) -> dict[str, int | None]:
+    return {LARGE: options.shards, SMALL: options.small}
 
 
-def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--tiny", type=int, default=100_000, help="files of the snapshot for the first byte")
-    options = parser.parse_args()
+def measure_rival(options: argparse.Namespace, name: str, source: Path, sheet: Sheet) -> None:
+    """One that does not work leaves a note, and what it did measure."""
+    rival = Rival(options.rivals, name)
+    runs = options.rival_runs
+    try:
+        tell(f"preparing {name}")
+        rival.prepare()
+        tell(f"measuring {name}")
+        compare(rival, source, Effort(RIVAL_CAP, 1, runs, runs, chosen(options.only)), sheet, limits(options))
+    except (SubjectFailed, ReaderFailed, OSError) as error:
+        sheet.notes.append(f"{name}: {error}")
+    finally:
+        with suppress(SubjectFailed):
+            rival.stop()
+        rival.end()
+
+
+def report(options: argparse.Namespace, sheet: Sheet, shape: str) -> None:
+    about = machine.describe()
+    table = markdown(sheet.rows()) if options.markdown else plain(sheet.rows())
+    lines = [*about, shape, *sheet.notes]
+    print("\n" + "\n".join(f"- {line}" if options.markdown else line for line in lines) + f"\n\n{table}")
+    if options.json:
+        told = {"about": about, "data": shape, "notes": sheet.notes, "lines": sheet.json()}
+        options.json.write_text(json.dumps(told, indent=1))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = options_of(arguments)
+    sheet = Sheet()
     with LocalCluster("hoard-bench", discovery=["none"]) as cluster:
-        if options.shards:
-            compare(cluster, "shards", options.runs, lambda root: make_shards(root, options.shards))
-        if options.small:
-            compare(cluster, "small files", options.runs, lambda root: make_small(root, options.small))
-        if options.tiny:
-            first_byte(cluster, options.tiny, options.runs)
+        try:
+            source = source_of(options, cluster.root)
+            shape = shape_of(source, options)
+            os.sync()
+            measure_hoard(options, cluster, source, sheet)
+            for name in options.names.split(",") if options.names else ():
+                measure_rival(options, name, source, sheet)
+            if options.million:
+                million.measure(cluster, options.files, chosen(options.only), sheet)
+        except (HoardError, SubjectFailed, ReaderFailed) as error:
+            sys.exit(f"{OURS}: {error}")
+    report(options, sheet, shape)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,13 @@ from typing import NamedTuple
 from pyfastcdc import FastCDC
 
 from hoard_p2p.ids import Bytes
+from hoard_p2p.limits import MAX_CHUNK
 
 KIB = 1 << 10
 MIB = 1 << 20
 
 SMALL_FILE = MIB
 """In a file of at most this size each extent between holes is one chunk."""
-
-MAX_CHUNK = 4 * MIB
-"""No chunker makes a longer chunk, no catalog may name one. Holes have any length."""
 
 MIN_WINDOW = 8 * MIB
 """A window of at least this size always gives at least one run or moves `Cutter.position`."""

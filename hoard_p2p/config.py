@@ -1,9 +1,7 @@
 """Settings: what the user chose, parsed once at the edge. Pure apart from reading the environment for defaults."""
 
-import getpass
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -63,6 +61,8 @@ def default_data_dir() -> Path:
 
 def default_cluster() -> str:
     """The user's name: nodes of different users on one network stay apart."""
+    import getpass
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # no entry in the password database, as in many containers
@@ -70,4 +70,10 @@ def default_cluster() -> str:
 
 
 def default_name() -> str:
-    return socket.gethostname()
+    return os.uname().nodename
+
+
+def default_workers() -> int:
+    """Of a mount: two at least, so that one slow request never stops the rest; more than four gained nothing on any
+    machine measured so far."""
+    return max(2, min(4, os.cpu_count() or 1))

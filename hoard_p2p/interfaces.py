@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
-from hoard_p2p.peer import NodeId, Peer
+
+if TYPE_CHECKING:
+    from hoard_p2p.peer import NodeId, Peer
 
 
 class Place(NamedTuple):
@@ -62,8 +64,8 @@ class SlabBroker(Protocol):
         ...
 
     def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
-        """The unfinished FILE slab of `file_key` if it was made in this start of the node and nobody writes it now,
-        else a fresh one, recorded under that key as incomplete. Raises StoreFailed."""
+        """The unfinished FILE slab of `file_key` if nobody writes it now, else a fresh one, recorded under that key as
+        incomplete. Raises StoreFailed."""
         ...
 
     def commit(self, extents: Sequence[Extent]) -> None:
@@ -134,6 +136,28 @@ class LocalChunks(Protocol):
         ...
 
 
+class FileSlabs(Protocol):
+    """The slabs of large files, which can be read as a whole: by the kernel itself, or to verify them."""
+
+    def file_slab(self, file_key: bytes) -> tuple[int, bool] | None:
+        """The slab of the large file with that key (`catalog.file_key`), and whether it is complete: then every run
+        of the file that is no hole lies in it at the file's own offset, durably. None if there is no slab."""
+        ...
+
+    def open_slab(self, slab: int) -> int:
+        """A fresh descriptor of the slab's data file, open for reading, which the caller closes. Raises ChunkCorrupt if
+        the slab is not there, StoreFailed if it cannot be opened."""
+        ...
+
+
+class ListedSlabs(FileSlabs, Protocol):
+    """What one must know to verify slabs: also the places of a chunk that nobody reads now."""
+
+    def places_of(self, chunk_id: ChunkId) -> list[Place]:
+        """Every listed place of a chunk, first the one that `LocalChunks` reads."""
+        ...
+
+
 class Found(NamedTuple):
     """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it."""
 
@@ -181,12 +205,29 @@ class MissChannel(Protocol):
         ...
 
 
+class NodeLine(Protocol):
+    """How a mount's supervisor makes itself known to its node, which keeps copies of the mount's descriptors and
+    revives a mount whose processes are all dead. Non-blocking, never raises; used from one thread."""
+
+    def fileno(self) -> int:
+        """A descriptor to poll for reading, -1 while there is no connection. May change after `tend`."""
+        ...
+
+    def tend(self) -> None:
+        """Called about once a second and when `fileno` is ready: connect and attach the mount where needed."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
 class PeerChunks(Protocol):
     """Bulk reading from one peer. Blocking, for use from threads; each call has its own deadline."""
 
     def fetch(
         self,
-        peer: Peer,
+        peer: "Peer",
         wanted: Sequence[tuple[ChunkId, int]],
         deliver: Callable[[int, memoryview], None],
         *,
@@ -205,7 +246,7 @@ class Residency:
     i % 8) is segment i; catalog segments are not counted."""
 
     snapshot: SnapshotId
-    node: NodeId
+    node: "NodeId"
     version: int
     bits: bytes
 
@@ -216,7 +257,8 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """What the user asked of a mount."""
+    """What the user asked of a mount. `workers` 0: as many as suit; `verify`: `first`, `arrival` or `always`; `io`:
+    `auto`, `passthrough` or `no-open`; `fill`: whether the node may fetch ahead of readers."""
 
     mountpoint: Path
     workers: int

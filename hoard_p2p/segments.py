@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hoard_p2p.ids import HOLE, ChunkId
+from hoard_p2p.limits import MAX_SEGMENT, MAX_SEGMENT_CHUNKS
 
 MIB = 1 << 20
 
@@ -16,11 +17,6 @@ MIN_SEGMENT = MIB
 """Bytes that a segment holds at least before its content may end it."""
 
 MEAN_SEGMENT = 8 * MIB
-
-MAX_SEGMENT = 64 * MIB
-"""A segment ends after the chunk with which it reaches this many bytes, so it has fewer than this plus one chunk."""
-
-MAX_SEGMENT_CHUNKS = 16_384
 
 LARGE_FILE = 8 * MIB
 """A file with more bytes of data than this, holes not counted, has segments and a slab of its own."""

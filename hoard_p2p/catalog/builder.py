@@ -13,8 +13,8 @@ from hoard_p2p.catalog.dedup import fill_canonical
 from hoard_p2p.catalog.layout import Column, Totals
 from hoard_p2p.catalog.spill import SpilledBytes, SpilledColumn
 from hoard_p2p.catalog.xattrs import encode_xattrs
-from hoard_p2p.chunking import MAX_CHUNK
 from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId
+from hoard_p2p.limits import MAX_CHUNK
 from hoard_p2p.segments import Segmenter, data_size
 
 __all__ = ["CatalogBuilder", "Meta", "Totals"]

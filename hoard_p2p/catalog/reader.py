@@ -11,12 +11,10 @@ from typing import NoReturn
 from hoard_p2p.catalog import layout
 from hoard_p2p.catalog.layout import HARD_LINK, MAX_NAME, MAX_PATH, MAX_SIZE, MAX_TARGET, Column, file_key
 from hoard_p2p.catalog.runs import ChunkSpan, SegmentChunk, hole_runs
-from hoard_p2p.catalog.validate import validate
 from hoard_p2p.catalog.xattrs import decode_xattrs
-from hoard_p2p.chunking import MAX_CHUNK
 from hoard_p2p.errors import CatalogCorrupt, PathNotFound
 from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId
-from hoard_p2p.segments import MAX_SEGMENT, MAX_SEGMENT_CHUNKS
+from hoard_p2p.limits import MAX_CHUNK, MAX_SEGMENT, MAX_SEGMENT_CHUNKS
 
 __all__ = ["ABSENT", "Catalog", "ChunkSpan", "SegmentChunk", "file_key"]
 
@@ -115,6 +113,10 @@ class Catalog:
         if size >= MAX_SIZE:
             self._corrupt(inode, f"has size {size}")
         return size
+
+    def sizes(self) -> memoryview:
+        """The sizes of all inodes as they stand in the catalog, unchecked."""
+        return self._size
 
     def mtime(self, inode: int) -> int:
         """Nanoseconds since the epoch, may be negative."""
@@ -242,6 +244,8 @@ class Catalog:
         stop = min(base + offset + size, last)
         if here >= stop:
             return []
+        if runs.stop - runs.start == 1:  # most files; `runs` has checked its bounds
+            return [ChunkSpan(runs.start, here - base, stop - here)]
         run = self._run_at(runs, here)
         spans: list[ChunkSpan] = []
         while here < stop:
@@ -294,6 +298,11 @@ class Catalog:
             return size
         hole = next(self._holes(range(self._run_at(runs, base + offset), runs.stop)), runs.stop)
         return max(offset, self._end[hole] - base)
+
+    def position(self, run: int) -> int:
+        """Bytes of all runs before this one, holes included: where it lies if the chunk table were one long file.
+        `run` may be the number of runs. Not checked against its neighbours."""
+        return self._end[run]
 
     def chunk_id(self, run: int) -> ChunkId:
         """The id, HOLE for a hole."""
@@ -367,6 +376,8 @@ class Catalog:
 
     def validate(self) -> None:
         """Check everything there is to check, in O(n): for tests and `hoard doctor`. Raises CatalogCorrupt."""
+        from hoard_p2p.catalog.validate import validate  # with the segmenter, which readers do not need
+
         validate(self, self._columns)
 
     def _raw_name(self, inode: int) -> bytes:

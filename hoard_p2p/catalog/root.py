@@ -8,9 +8,10 @@ from typing import NamedTuple
 from hoard_p2p.catalog import layout
 from hoard_p2p.catalog.layout import Totals
 from hoard_p2p.catalog.reader import Catalog
-from hoard_p2p.chunking import MAX_CHUNK, Chunker, ChunkerKind
+from hoard_p2p.chunking import Chunker, ChunkerKind
 from hoard_p2p.errors import CatalogCorrupt
 from hoard_p2p.ids import HOLE, ID_SIZE, Bytes, ChunkId
+from hoard_p2p.limits import MAX_CHUNK
 
 __all__ = [
     "MAX_CATALOG",

@@ -1,4 +1,7 @@
-"""The `hoard` command: its commands, and the door where errors become exit statuses."""
+"""The `hoard` command's door: runs a command, and turns its errors into messages and exit statuses.
+
+Imports little: whatever a command does not need is not loaded before it.
+"""
 
 import contextlib
 import logging
@@ -7,48 +10,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-import click
-
-from hoard_p2p import __version__
 from hoard_p2p.cli import exits
-from hoard_p2p.cli.demo import demo
-from hoard_p2p.cli.diff import diff
 from hoard_p2p.cli.doors import Doors, node_doors
-from hoard_p2p.cli.export import export
-from hoard_p2p.cli.mounting import mount, umount
-from hoard_p2p.cli.naming import refs, rm, tag, untag
-from hoard_p2p.cli.nodes import down, peers, status, up
 from hoard_p2p.cli.output import complain
-from hoard_p2p.cli.publishing import publish
-from hoard_p2p.cli.reading import cat, ls
+from hoard_p2p.cli.plainmount import plain_mount
 from hoard_p2p.errors import HoardError
 from hoard_p2p.printing import printable
 
 STANDARD_ERROR = 2
-
-STATUSES = """\b
-Exit statuses:
-  0 done, 1 failed or refused, 2 wrong usage, 3 not found, 4 no node is running,
-  5 unavailable (a peer, or the deadline passed), 6 bytes are wrong, 130 interrupted, 141 closed pipe
-"""
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=STATUSES)
-@click.version_option(__version__, prog_name="hoard")
-def hoard() -> None:
-    """A peer-to-peer, read-only cache for training sets.
-
-    \b
-    Examples:
-      hoard up --detach                          # on each machine; the nodes find each other
-      hoard publish /data/set --name set:1       # on one of them; prints the snapshot id
-      hoard mount set:1 /mnt/set                 # on any of them
-      hoard demo                                 # all of it on this machine, in one or two minutes
-    """
-
-
-for _command in (up, down, status, peers, publish, mount, umount, ls, cat, export, diff, tag, untag, refs, rm, demo):
-    hoard.add_command(_command)
 
 
 def _pipe_closed() -> int:
@@ -70,11 +39,8 @@ def _failed(error: HoardError | OSError) -> int:
 def run(arguments: Sequence[str], doors: Doors) -> int:
     """Run one command and return its exit status. Nothing is raised."""
     try:
-        status = _invoke(list(arguments), doors)
+        status = _invoke(arguments, doors)
         sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        return exits.USAGE
     except KeyboardInterrupt as error:
         complain("\n".join(["interrupted", *getattr(error, "__notes__", [])]))
         return exits.INTERRUPTED
@@ -89,14 +55,13 @@ def run(arguments: Sequence[str], doors: Doors) -> int:
     return status
 
 
-def _invoke(arguments: list[str], doors: Doors) -> int:
-    # Not hoard.main(): that would give a closed pipe and an interrupt statuses of its own.
-    try:
-        with hoard.make_context("hoard", arguments, obj=doors) as context:
-            result = hoard.invoke(context)
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    return result if isinstance(result, int) else exits.DONE
+def _invoke(arguments: Sequence[str], doors: Doors) -> int:
+    mount = plain_mount(arguments)
+    if mount is not None:
+        return mount.run()
+    from hoard_p2p.cli.commands import invoke
+
+    return invoke(arguments, doors)
 
 
 def _fill_standard_descriptors() -> None:

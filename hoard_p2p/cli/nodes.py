@@ -231,10 +231,27 @@ def _snapshots_text(answer: Fields) -> str:
 
 
 def _mounts_text(answer: Fields) -> str:
+    ours = answer.fields("node").text("version")
     rows = [
-        (m.text("snapshot")[:12], printable(m.text("mountpoint")), str(m.number("pid"))) for m in answer.rows("mounts")
+        (
+            m.text("snapshot")[:12],
+            printable(m.text("mountpoint")),
+            str(m.number("pid")),
+            _known(m, "served"),
+            _known(m, "parked"),
+            _known(m, "failed"),
+            _io_text(m, ours),
+        )
+        for m in answer.rows("mounts")
     ]
-    return "mounts\n" + table(("SNAPSHOT", "MOUNT POINT", "PID"), rows, indent="  ") if rows else ""
+    header = ("SNAPSHOT", "MOUNT POINT", "PID", "SERVED", "WAITING", "FAILED", "IO")
+    return "mounts\n" + table(header, rows, indent="  ") if rows else ""
+
+
+def _io_text(mount: Fields, ours: str) -> str:
+    reason, version = printable(mount.text("io_reason")), mount.text("version")
+    other = f"; version {printable(version) or 'unknown'}" if version != ours else ""
+    return printable(mount.text("io")) + (f": {reason}" if reason else "") + other
 
 
 @click.command()

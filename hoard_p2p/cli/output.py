@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 from hoard_p2p.config import Json
 from hoard_p2p.printing import message_text, printable
@@ -56,6 +55,8 @@ def seconds_text(seconds: float) -> str:
 
 def when_text(seconds: float) -> str:
     """Local time to the second; empty for a time that no calendar has."""
+    from datetime import datetime
+
     try:
         return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

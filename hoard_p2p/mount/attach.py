@@ -7,9 +7,7 @@ import array
 import ctypes
 import errno
 import os
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 from hoard_p2p.errors import MountBusy, MountFailed
@@ -46,6 +44,8 @@ def obstacle() -> str:
 
 
 def _helper() -> str | None:
+    import shutil  # here, since root mounts without it, and its import is a tenth of a start
+
     return shutil.which("fusermount3") or shutil.which("fusermount")
 
 
@@ -154,6 +154,8 @@ def _receive_descriptor(channel: socket.socket, mountpoint: Path) -> int:
 
 
 def _run_helper(arguments: list[str], mountpoint: Path, channel_fd: int | None = None) -> None:
+    import subprocess
+
     helper = _helper()
     if helper is None:
         raise MountFailed(

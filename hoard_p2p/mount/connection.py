@@ -4,10 +4,11 @@ import fcntl
 import logging
 import os
 import select
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hoard_p2p.errors import MountFailed
+from hoard_p2p.errors import MountBusy, MountFailed
 from hoard_p2p.mount import kernel
 from hoard_p2p.mount.attach import attach, detach, detach_lazily, open_device
 from hoard_p2p.mount.kernel import Can
@@ -29,17 +30,20 @@ class Connection:
         self._clones: list[int] = []
 
     @classmethod
-    def open(cls, snapshot: str, mountpoint: Path, wanted: Can = kernel.NO_OPEN) -> "Connection":
+    def open(
+        cls, snapshot: str, mountpoint: Path, wanted: Can = kernel.NO_OPEN, needed: Can = kernel.NEEDED
+    ) -> "Connection":
         """Mount snapshot `snapshot` (12 hex digits) on `mountpoint` and agree with the kernel on the protocol.
 
-        Requests wait in the kernel from now on. Raises MountFailed; nothing is mounted then.
+        Without passthrough in the kernel it becomes a no-open mount, unless `needed` has it. Requests wait in the
+        kernel from now on. Raises MountFailed; nothing is mounted then.
         """
         device_fd = attach(SOURCE + snapshot, mountpoint)
         try:
             mount = mount_at(mountpoint)
             if mount is None:
                 raise MountFailed(f"{mountpoint} was unmounted while it was being mounted")
-            features = shake_hands(device_fd, wanted)
+            features = shake_hands(device_fd, wanted, needed)
         except BaseException:
             os.close(device_fd)  # ends the connection: who waits already gets an error
             with suppress(MountFailed):
@@ -48,10 +52,25 @@ class Connection:
         _raise_readahead(mount)
         return cls(device_fd, mount, features)
 
+    @classmethod
+    def adopt(cls, mount: MountInfo, features: Can, devices: Sequence[int]) -> "Connection":
+        """Take over a mount that has been served by others: `devices` are descriptors of it, at least one."""
+        first, *others = dict.fromkeys(devices)
+        connection = cls(first, mount, features)
+        connection._clones = others
+        if not connection.resends and (own := connection.clone()) != first:  # all others may have to be dropped
+            connection.device_fd, connection._clones = own, [first, *others]
+        return connection
+
     @property
     def resends(self) -> bool:
         """Whether the kernel can send a dead worker's requests again (Linux 6.9)."""
         return Can.HAS_RESEND in self.features
+
+    @property
+    def passthrough(self) -> bool:
+        """Whether each OPEN is to be answered, with a backing file where there is one."""
+        return Can.PASSTHROUGH in self.features
 
     @property
     def alive(self) -> bool:
@@ -100,21 +119,32 @@ class Connection:
         if self._on_top():
             detach(self.mount.mountpoint)
 
-    def detach_lazily(self) -> None:
-        if self._on_top():
-            detach_lazily(self.mount.mountpoint)
+    def detach_anyhow(self) -> None:
+        """Unmount, lazily if it has users; never raises."""
+        with suppress(MountFailed):
+            try:
+                self.detach()
+            except MountBusy as error:
+                log.warning("%s; detached all the same, its users get errors from now on", error)
+                if self._on_top():
+                    detach_lazily(self.mount.mountpoint)
 
     def close(self) -> None:
         """Close our descriptors. Once no worker holds one either, whoever waits for an answer gets an error."""
         for device_fd in self.descriptors:
             os.close(device_fd)
 
+    def leave(self) -> None:
+        """Unmount and close."""
+        self.detach_anyhow()
+        self.close()
+
     def _on_top(self) -> bool:
         top = mount_at(self.mount.mountpoint)
         return top is not None and top.mount_id == self.mount.mount_id
 
 
-def shake_hands(device_fd: int, wanted: Can) -> Can:
+def shake_hands(device_fd: int, wanted: Can, needed: Can = kernel.NEEDED) -> Can:
     """Answer the kernel's INIT; the flags that both sides have. Raises MountFailed if the kernel is too old."""
     poll = select.poll()
     poll.register(device_fd, select.POLLIN)
@@ -126,9 +156,9 @@ def shake_hands(device_fd: int, wanted: Can) -> Can:
         request.ljust(kernel.IN_HEADER.size + kernel.INIT_IN.size, b"\0"), kernel.IN_HEADER.size
     )
     offered = Can(low | (high << 32 if low & Can.INIT_EXT else 0))
-    features = wanted & offered
-    if (opcode, major) != (kernel.Op.INIT, kernel.MAJOR) or minor < kernel.OLDEST_MINOR or kernel.NEEDED & ~features:
+    if (opcode, major) != (kernel.Op.INIT, kernel.MAJOR) or minor < kernel.OLDEST_MINOR or kernel.NEEDED & ~offered:
         raise MountFailed(f"the kernel's FUSE protocol is {major}.{minor}; Linux 5.4 or newer is needed")
+    features = _agree(wanted, needed, offered)
     reply = kernel.INIT_OUT.pack(
         kernel.MAJOR,
         min(minor, kernel.MINOR),
@@ -141,10 +171,21 @@ def shake_hands(device_fd: int, wanted: Can) -> Can:
         kernel.MAX_PAGES,
         0,
         features >> 32,
-        0,
+        kernel.MAX_STACK_DEPTH if Can.PASSTHROUGH in features else 0,
     )
     os.write(device_fd, kernel.OUT_HEADER.pack(kernel.OUT_HEADER.size + len(reply), 0, unique) + reply)
     return features
+
+
+def _agree(wanted: Can, needed: Can, offered: Can) -> Can:
+    """What to ask for: of what is wanted, what the kernel has. Raises MountFailed."""
+    if Can.PASSTHROUGH in wanted & ~offered:
+        if Can.PASSTHROUGH in needed:
+            raise MountFailed(
+                "this kernel has no FUSE passthrough (Linux 6.9 with CONFIG_FUSE_PASSTHROUGH); mount with --io no-open"
+            )
+        wanted = kernel.NO_OPEN
+    return wanted & offered
 
 
 def _raise_readahead(mount: MountInfo) -> None:

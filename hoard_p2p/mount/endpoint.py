@@ -5,12 +5,14 @@ import logging
 import os
 from typing import NamedTuple
 
+from hoard_p2p.mount.buffers import buffer
 from hoard_p2p.mount.kernel import IN_HEADER, MAX_READ, OUT_HEADER, READ_BUFFER
 
 log = logging.getLogger(__name__)
 
 _GONE = (errno.ENODEV, errno.ECONNABORTED)
 _HEAD = OUT_HEADER.size
+_ALIGNMENT = 64
 
 
 class Request(NamedTuple):
@@ -34,7 +36,7 @@ class Endpoint:
         self.fileno = device_fd
         self._request = bytearray(READ_BUFFER)
         self._request_view = memoryview(self._request)
-        self._reply = memoryview(bytearray(_HEAD + MAX_READ))
+        self._reply = buffer(_ALIGNMENT + MAX_READ)[_ALIGNMENT - _HEAD :]  # so that `room` is aligned
         self.room = self._reply[_HEAD:]
 
     def receive(self) -> Request | None:
@@ -56,15 +58,17 @@ class Endpoint:
         OUT_HEADER.pack_into(self._reply, 0, total, 0, unique)
         self._write(self._reply[:total])
 
-    def send(self, unique: int, body: bytes) -> None:
-        self._write(OUT_HEADER.pack(_HEAD + len(body), 0, unique) + body)
+    def send(self, unique: int, body: bytes) -> bool:
+        """Answer with `body`; False if the kernel did not take it (see `_write`)."""
+        return self._write(OUT_HEADER.pack(_HEAD + len(body), 0, unique) + body)
 
     def fail(self, unique: int, number: int) -> None:
         """Answer with a positive errno."""
         self._write(OUT_HEADER.pack(_HEAD, -number, unique))
 
-    def _write(self, reply: bytes | memoryview) -> None:
-        """ENOENT: the request went away, or was sent again and is somebody else's now; either way it needs nothing."""
+    def _write(self, reply: bytes | memoryview) -> bool:
+        """ENOENT, hence False: the request went away, or was sent again and is somebody else's now; either way it
+        needs nothing."""
         try:
             os.write(self.fileno, reply)
         except OSError as error:
@@ -72,3 +76,5 @@ class Endpoint:
                 raise MountGone from None
             if error.errno != errno.ENOENT:
                 log.warning("the kernel refused a reply of %d bytes: %s", len(reply), error.strerror)
+            return False
+        return True

@@ -61,6 +61,11 @@ def mount_at(path: Path) -> MountInfo | None:
     return next((mount for mount in mounts() if top is not None and mount.mount_id == top.mount_id), None)
 
 
+def mount_of(device: str) -> MountInfo | None:
+    """The Hoard mount with that MAJOR:MINOR, wherever it is."""
+    return next((mount for mount in mounts() if mount.device == device), None)
+
+
 def top_at(path: Path) -> MountLine | None:
     """Whatever is mounted on top at `path`."""
     return next((line for line in reversed(lines()) if line.mountpoint == path), None)

@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
@@ -49,10 +48,11 @@ def _is_dead(path: Path) -> bool:
 
     `stat` would not do: the kernel answers it from its cache for ever.
     """
+    import subprocess
+
+    probe = subprocess.Popen([sys.executable, "-I", "-S", "-c", _PROBE, str(path)])
     try:
-        probe = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _PROBE, str(path)], timeout=PROBE_DEADLINE, check=False
-        )
+        return probe.wait(PROBE_DEADLINE) in (errno.ENOTCONN, errno.ECONNABORTED)
     except subprocess.TimeoutExpired:
+        probe.kill()  # not waited for: a request that a killed worker has read cannot be interrupted
         return False
-    return probe.returncode in (errno.ENOTCONN, errno.ECONNABORTED)

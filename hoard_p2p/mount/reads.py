@@ -67,8 +67,10 @@ class Reads:
         *,
         timeout: float,
         failed: Callable[[], None],
+        progress: Callable[[int], None] = lambda run: None,
     ) -> None:
-        """`timeout`: seconds that a request may be parked. `failed` is called for each one that ends in an error."""
+        """`timeout`: seconds that a request may be parked. `failed` is called for each one that ends in an error.
+        `progress` is told the chunk run that a request begins in (`Progress.at`)."""
         self._catalog = catalog
         self._chunks = chunks
         self._misses = misses
@@ -77,6 +79,7 @@ class Reads:
         self._timeout = timeout
         self._brake = Brake(log)
         self._failed = failed
+        self._progress = progress
         self._parked: dict[int, Read] = {}  # by number without the resent bit; oldest deadline first
         self._waiters: dict[int, list[Read]] = {}  # by canonical run
         self._ready: deque[Read] = deque()
@@ -155,7 +158,10 @@ class Reads:
         room = self._replies.room
         troubles: list[Missing | Wrong] = []
         end = 0
-        for span in self._catalog.span(read.index, read.offset, read.size):
+        spans = self._catalog.span(read.index, read.offset, read.size)
+        if spans:
+            self._progress(spans[0].run)
+        for span in spans:
             start, end = end, end + span.length
             found = read.found.get(self._catalog.canonical(span.run)) if read.found else None
             trouble = self._chunks.fill(span, room[start:end], found)

@@ -6,15 +6,20 @@ Layout (little-endian, 64-bit words; it lives as long as the mount and is never 
 | at | what |
 |---|---|
 | 0 | header of 16 words: magic, workers, runs, inodes, room for open files, ending, supervisor's pid, open files'
-high-water mark, hints told, 7 reserved |
+high-water mark, hints told, backing id registered last, backing id being closed, refused registrations, features,
+3 reserved |
 | 128 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
 | then | `INTERRUPTS` words: numbers of requests whose reader got a signal |
+| then | `DEATHS` words: numbers of requests that a worker died of |
 | then | `HINTS` words: a ring of chunk runs (and inodes) that readers are at, for the verifier |
 | then | a slot of 8 words per worker and one for the verifier: request in work, heartbeat, pid, served, parked,
-failed, 2 reserved |
+failed, process, 1 reserved |
 | then | 2 words per open file: its handle (0: free); upper half its inode, lower half its backing id (0: cached) |
 | then | one byte per chunk run: generation of the place whose bytes were verified, 0 for none |
 | then | one byte per inode: `FILE_CHECKED` if the bytes of its own slab were verified under this mount, else 0 |
+
+Who supervises the mount holds a POSIX record lock on the first byte: it goes with its process, whatever that dies of,
+and forks do not inherit it. (It would also go when its process closed *any* descriptor of this memory.)
 
 Every item is one aligned word or byte with one meaning, written whole: there is nothing to lock. (Bits shared by
 processes lose updates, and a lost clear would serve damage.)
@@ -23,6 +28,7 @@ processes lose updates, and a lost clear would serve damage.)
 import fcntl
 import mmap
 import os
+import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +39,7 @@ from hoard_p2p.mount.kernel import RESENT
 MAGIC = 0x32_4D_44_52_41_4F_48  # "HOARDM2"
 FAILURES = 1024
 INTERRUPTS = 256
+DEATHS = 256
 HINTS = 256
 OPENS = 1 << 18
 """Files that can be open at once in a passthrough mount."""
@@ -41,9 +48,14 @@ SLOT_WORDS = 8
 _HEADER_WORDS = 16
 _FIRST_FAILURE = _HEADER_WORDS
 _FIRST_INTERRUPT = _FIRST_FAILURE + FAILURES
-_FIRST_HINT = _FIRST_INTERRUPT + INTERRUPTS
+_FIRST_DEATH = _FIRST_INTERRUPT + INTERRUPTS
+_FIRST_HINT = _FIRST_DEATH + DEATHS
 _FIRST_SLOT = _FIRST_HINT + HINTS
 _ENDING, _SUPERVISOR, _OPENS_USED, _HINTS_TOLD = 5, 6, 7, 8
+_BACKING_LAST, _BACKING_CLOSING, _BACKING_REFUSED, _FEATURES = 9, 10, 11, 12
+_PROCESS = 6
+_FLOCK = struct.Struct("@hhqqi4x")
+"""`struct flock` (fcntl(2)) of a 64-bit system: type, whence, start, length, pid."""
 _TENTHS = 10
 _HALF = 0xFFFF_FFFF
 
@@ -52,7 +64,8 @@ _HALF = 0xFFFF_FFFF
 class MountFds:
     """The descriptors that every process of a mount holds, and the node keeps copies of (in this order).
 
-    `devices`: one of /dev/fuse per worker (the same one several times where it cannot be cloned). `shared`: the memory
+    `devices`: one of /dev/fuse per worker (the same one several times where it cannot be cloned; -1 for one that this
+    process does not hold, because its requests must end with its worker). `shared`: the memory
     of this module. `catalog`: the sealed memfd. `hint_bell`: eventfd that wakes the verifier. `checked_bell`: eventfd
     that wakes the worker which waits for the verifier. Travels in an argument vector as `encode()`.
     """
@@ -65,10 +78,15 @@ class MountFds:
 
     @property
     def all(self) -> tuple[int, ...]:
+        """Those that are held, in this order."""
+        return tuple(fd for fd in self._numbers if fd >= 0)
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
         return (*self.devices, self.shared, self.catalog, self.hint_bell, self.checked_bell)
 
     def encode(self) -> str:
-        return ":".join(map(str, self.all))
+        return ":".join(map(str, self._numbers))
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> "MountFds":
@@ -100,7 +118,8 @@ class WorkerSlot:
 
 class SlotView(NamedTuple):
     """One worker's slot at one moment. `working_on`: number of the request in work without the resent bit, 0 for none;
-    `beat`: seconds of the monotonic clock; `pid` 0 until the worker serves; the rest are counts since the mount."""
+    `beat`: seconds of the monotonic clock; `pid` 0 until the worker serves; `process`: its pid from the start, 0 until
+    then; the rest are counts since the mount."""
 
     working_on: int
     beat: float
@@ -108,6 +127,7 @@ class SlotView(NamedTuple):
     served: int
     parked: int
     failed: int
+    process: int
 
 
 class SharedState:
@@ -119,13 +139,14 @@ class SharedState:
     """
 
     def __init__(self, fd: int) -> None:
-        """Map the memory behind `fd`, which `create` made; takes the descriptor. Raises ValueError for another file."""
+        """Map the memory behind `fd`, which `create` made; takes the descriptor, or raises ValueError for another
+        file (or another version's)."""
+        if os.pread(fd, 8, 0) != MAGIC.to_bytes(8, "little"):
+            raise ValueError(f"descriptor {fd} is not the shared memory of a mount, or of another version's")
         self.fd = fd
         self._map = mmap.mmap(fd, os.fstat(fd).st_size)
         self._bytes = memoryview(self._map)
         self._words = self._bytes[: len(self._bytes) & ~7].cast("Q")
-        if self._words[0] != MAGIC:
-            raise ValueError(f"descriptor {fd} is not the shared memory of a mount")
         self.workers, self.runs, self.inodes, room = self._words[1:5]
         first = _FIRST_SLOT + (self.workers + 1) * SLOT_WORDS
         self.opens = self._words[first : first + 2 * room]
@@ -171,6 +192,31 @@ class SharedState:
     def supervise(self, pid: int) -> None:
         self._words[_SUPERVISOR] = pid
 
+    def lock(self) -> bool:
+        """Become the one supervisor, until this process ends; False if another process is. Close no other descriptor of
+        this memory from now on."""
+        try:
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            return False
+        self.supervise(os.getpid())
+        return True
+
+    def holder(self) -> int:
+        """Pid of the process that supervises this mount now, 0 if none does. (Not to be asked by the supervisor.)"""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_GETLK, asked))
+        return 0 if kind == fcntl.F_UNLCK else pid or -1  # a process of another pid namespace has no pid here
+
+    @property
+    def features(self) -> int:
+        """What the kernel agreed to (`kernel.Can`)."""
+        return self._words[_FEATURES]
+
+    @features.setter
+    def features(self, features: int) -> None:
+        self._words[_FEATURES] = features
+
     @property
     def opens_used(self) -> int:
         """Entries of `opens` that were ever used; those behind them are free."""
@@ -179,6 +225,40 @@ class SharedState:
     @opens_used.setter
     def opens_used(self, count: int) -> None:
         self._words[_OPENS_USED] = count
+
+    @property
+    def passthrough(self) -> bool:
+        """Whether each OPEN of this mount is answered (there is room for open files); else it is a no-open mount."""
+        return len(self.opens) > 0
+
+    @property
+    def backing_last(self) -> int:
+        """The newest backing id that is known to be in `opens`; the kernel gives them out in ascending order."""
+        return self._words[_BACKING_LAST]
+
+    @backing_last.setter
+    def backing_last(self, backing_id: int) -> None:
+        self._words[_BACKING_LAST] = backing_id
+
+    @property
+    def backing_closing(self) -> int:
+        """A backing id that is about to be closed, or was closed last."""
+        return self._words[_BACKING_CLOSING]
+
+    @backing_closing.setter
+    def backing_closing(self, backing_id: int) -> None:
+        self._words[_BACKING_CLOSING] = backing_id
+
+    @property
+    def backing_refused(self) -> int:
+        """How often the kernel refused to register a backing file."""
+        return self._words[_BACKING_REFUSED]
+
+    def count_refused(self) -> int:
+        """Count one refusal; how many there were before."""
+        before = self._words[_BACKING_REFUSED]
+        self._words[_BACKING_REFUSED] = before + 1
+        return before
 
     @property
     def verifier(self) -> int:
@@ -216,13 +296,32 @@ class SharedState:
         self.beat(worker)
         self._words[_FIRST_SLOT + worker * SLOT_WORDS + 2] = pid
 
+    def vacate(self, worker: int) -> None:
+        """Nobody is in the slot: a process is about to be started for it."""
+        self._words[_FIRST_SLOT + worker * SLOT_WORDS + _PROCESS] = 0
+        self.attach(worker, 0)
+
+    def enter(self, worker: int, pid: int) -> None:
+        """A process is in the slot, and will serve as soon as it can."""
+        self._words[_FIRST_SLOT + worker * SLOT_WORDS + _PROCESS] = pid
+
+    def blame(self, worker: int) -> int:
+        """A worker died. The number of the request that it worked on if another died of it before, else 0."""
+        at = _FIRST_SLOT + worker * SLOT_WORDS
+        unique, self._words[at] = self._words[at], 0  # a death is counted once, whoever sees it
+        place = _FIRST_DEATH + (unique >> 1) % DEATHS
+        if unique == 0 or self._words[place] == unique:
+            return unique
+        self._words[place] = unique
+        return 0
+
     def count_failure(self, worker: int) -> None:
         self._words[_FIRST_SLOT + worker * SLOT_WORDS + 5] += 1
 
     def slot(self, worker: int) -> SlotView:
         at = _FIRST_SLOT + worker * SLOT_WORDS
-        working_on, beat, pid, served, parked, failed = self._words[at : at + 6]
-        return SlotView(working_on, beat / 1e9, pid, served, parked, failed)
+        working_on, beat, pid, served, parked, failed, process = self._words[at : at + 7]
+        return SlotView(working_on, beat / 1e9, pid, served, parked, failed, process)
 
     # --- failures and interrupts: small rings, the newest entry of a place wins
 

@@ -1,4 +1,5 @@
-"""The process that owns a mount: mounts, spawns workers, replaces the dead, and ends with the mount.
+"""The process that owns a mount: mounts (or takes a living mount over from a dead supervisor), keeps its processes
+alive, and ends with the mount.
 
 It holds every descriptor of the mount, so that a worker's requests outlive the worker, and it never follows a path into
 the mount: a process that waits for itself cannot be killed. Workers are forks of it, so a dead one is replaced within
@@ -14,267 +15,349 @@ import select
 import signal
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
 
-from hoard_p2p.errors import MountBusy, MountFailed
 from hoard_p2p.ids import SnapshotId, short
-from hoard_p2p.interfaces import MountOptions
+from hoard_p2p.interfaces import MountOptions, NodeLine
 from hoard_p2p.mount.connection import Connection
-from hoard_p2p.mount.kernel import NO_OPEN, Can
+from hoard_p2p.mount.crew import SIGNALS, Crew, Member, state
+from hoard_p2p.mount.kernel import NEEDED, NO_OPEN, Can
+from hoard_p2p.mount.mountinfo import MountInfo, mount_of
 from hoard_p2p.mount.mountpoint import prepare
-from hoard_p2p.mount.shared import MountFds, SharedState, WorkerSlot
-from hoard_p2p.mount.users import shared_name
+from hoard_p2p.mount.restarts import Restarts
+from hoard_p2p.mount.shared import OPENS, MountFds, SharedState, WorkerSlot
+from hoard_p2p.mount.stillness import STOPPED, Stillness, allowance
+from hoard_p2p.mount.succession import seize
+from hoard_p2p.mount.users import device_of, shared_name
 
 log = logging.getLogger(__name__)
 
 TICK = 1.0
 STUCK = 30.0
-"""Seconds (or the mount's timeout, if longer) after which a worker whose slot does not move is killed."""
-VAIN_STARTS = 5
-"""Workers that may end before they serve, one after another, until a mount that never answered is given up."""
-VAIN_DELAY = 0.05
-LONGEST_DELAY = 1.0
-"""Seconds before a worker is started again: one more VAIN_DELAY for each that ended before it served."""
+"""Seconds (or the mount's timeout, if longer) without any worker that serves, after which the mount is given up."""
+ENDING_PATIENCE = 10.0
+"""Seconds that whoever said that the mount is being ended has to end it."""
 GRACE = 2.0
 """Seconds that workers have to end in by themselves once the mount is gone."""
-POISON_DEATHS = 2
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-@dataclass(slots=True)
-class _Running:
-    slot: WorkerSlot
-    pid: int
 
 
 class Supervisor:
-    """One mount from `run` to unmount. Single-threaded; call from the main thread (it takes the signals)."""
+    """One mount from `run` or `adopt` to unmount. Single-threaded; call from the main thread (it takes the signals)."""
 
     def __init__(
         self,
         snapshot: SnapshotId,
         options: MountOptions,
         *,
+        serve: Callable[[WorkerSlot], int],
+        verify: Callable[[WorkerSlot], int] | None = None,
+        line: Callable[[str, Sequence[int]], NodeLine] | None = None,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`serve`: what a worker process does (to run a `Worker`); its value is the exit status. It runs in a fork of
+        this process. `verify`: likewise, of the one verifier, whose slot is `SharedState.verifier`. `line`: makes the
+        line to the node, of the mount's device MAJOR:MINOR and the descriptors that the node is to keep copies of.
+        `ready`: called once, when the mount answers."""
+        self._snapshot = snapshot
+        self._options = options
+        self._serve_worker = serve
+        self._verify = verify
+        self._open_line = line
+        self._ready = ready
+        self._answers = False
+        self._abandoned = False
+        self._outdated: list[Member] = []
+        self._replacing: Member | None = None
+        self._patience = max(STUCK, options.timeout)
+
+    def run(
+        self,
+        *,
         catalog_fd: int,
         runs: int,
         inodes: int,
-        serve: Callable[[WorkerSlot], int],
-        ready: Callable[[], None] = lambda: None,
         wanted: Can = NO_OPEN,
-    ) -> None:
-        """`catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `serve`: what a worker
-        process does (to run a `Worker`); its value is the exit status. It runs in a fork of this process. `ready`:
-        called once, when the mount answers. `wanted`: the features to ask the kernel for."""
-        self._snapshot = snapshot
-        self._options = options
-        self._catalog_fd = catalog_fd
-        self._runs = runs
-        self._inodes = inodes
-        self._serve_worker = serve
-        self._ready = ready
-        self._wanted = wanted
-        self._running: dict[int, _Running] = {}  # by pidfd
-        self._due: list[tuple[float, WorkerSlot]] = []
-        self._deaths: Counter[int] = Counter()  # by request number
-        self._patience = max(STUCK, options.timeout)
-        self._vain = 0
-        self._answers = False
-        self._served_at = 0.0
-        self._poll = select.poll()
-
-    def run(self) -> int:
+        needed: Can = NEEDED,
+        agreed: Callable[[Can], None] = lambda features: None,
+    ) -> int:
         """Mount, serve until the mount is gone or SIGTERM, SIGINT or SIGHUP arrives, clean up.
+
+        `catalog_fd`: the sealed memfd, stays the caller's; `runs`, `inodes`: of its catalog. `wanted`: the features to
+        ask the kernel for; `needed`: those without which to give up; `agreed`: called once with what the kernel agreed
+        to, before any process starts.
 
         Returns 0 after an orderly end, 1 if the workers could not be kept alive. Raises MountFailed if the kernel or
         fusermount3 refuses, or the mountpoint is no folder or has a mount of ours; nothing is left behind then.
         """
         with _signal_bell() as bell, ExitStack() as stack:
             path = prepare(self._options.mountpoint)
-            self._connection = Connection.open(short(self._snapshot), path, self._wanted)
-            stack.callback(self._stop)
-            name, workers = shared_name(self._connection.mount.device), max(1, self._options.workers)
-            self._shared = SharedState.create(name=name, workers=workers, runs=self._runs, inodes=self._inodes)
-            stack.callback(self._shared.close)
-            self._ready_fd, hint_bell, checked_bell = (self._bell_fd(stack) for _ in range(3))
+            connection = Connection.open(short(self._snapshot), path, wanted, needed)
+            guard = stack.enter_context(ExitStack())
+            guard.callback(connection.leave)
+            agreed(connection.features)
+            passthrough = connection.passthrough
+            workers = 1 if passthrough else max(1, self._options.workers)  # open files have one keeper
+            shared = SharedState.create(
+                name=shared_name(connection.mount.device),
+                workers=workers,
+                runs=runs,
+                inodes=inodes,
+                opens=OPENS if passthrough else 0,
+            )
+            shared.features = int(connection.features)
+            shared.lock()
             # Every clone first: whoever inherits them all keeps the others' requests alive.
-            devices = tuple(self._connection.clone() for _ in range(workers))
-            self._fds = MountFds(devices, self._shared.fd, self._catalog_fd, hint_bell, checked_bell)
-            for watched in (bell.fileno(), self._ready_fd):
-                self._poll.register(watched, select.POLLIN)
-            gc.freeze()  # what exists by now stays shared with the forks
-            for number in range(workers):
-                self._spawn(WorkerSlot(number, self._fds, self._ready_fd))
-            return self._serve(bell)
+            devices = tuple(connection.clone() for _ in range(workers))
+            fds = MountFds(devices, shared.fd, catalog_fd, _bell(stack), _bell(stack))
+            self._take_charge(stack, bell, connection, shared, fds)
+            guard.pop_all()
+            for number in range(workers + (self._verify is not None)):
+                self._spawn(number)
+            return self._keep()
 
-    @staticmethod
-    def _bell_fd(stack: ExitStack) -> int:
-        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        stack.callback(os.close, fd)
-        return fd
+    def adopt(self, fds: MountFds, *, take_over: bool = False) -> int:
+        """Become the supervisor of a mount that lives, go on as `run`; the descriptors become this process's own.
 
-    def _serve(self, bell: socket.socket) -> int:
-        """Keep the workers alive until something ends the mount; the exit status."""
+        Returns 0 at once if the mount has a supervisor, or is being ended. `take_over`: kills that one instead, and
+        replaces the other processes by forks of this one, one after the other (not where the kernel cannot send
+        requests again: there they stay until they end). Raises ValueError if these are not the descriptors of a mount.
+        """
+        with _signal_bell() as bell, ExitStack() as stack:
+            shared = SharedState(fds.shared)
+            held = [fd for fd in fds.devices if fd >= 0]
+            if not held:
+                raise ValueError("a mount needs a descriptor of /dev/fuse")
+            if shared.ending or not (seize(shared) if take_over else shared.lock()) or shared.ending:
+                log.debug("the mount on %s has a supervisor, or needs none", self._options.mountpoint)
+                return 0
+            connection = Connection.adopt(self._find_mount(shared), Can(shared.features), held)
+            goes_on = connection.alive
+            lacking = [-1] * (shared.workers - len(fds.devices)) if goes_on else []
+            devices = [fd if fd >= 0 or not goes_on else connection.clone() for fd in (*fds.devices, *lacking)]
+            self._take_charge(stack, bell, connection, shared, replace(fds, devices=tuple(devices)))
+            missing = self._call_the_roll()
+            if not goes_on:
+                return 0  # whoever is left ends with us
+            log.warning("pid %d takes over the mount on %s", os.getpid(), connection.mount.mountpoint)
+            self._answers = True
+            if take_over and connection.resends:
+                self._outdated = self._crew.members
+            return self._keep(missing)
+
+    def _find_mount(self, shared: SharedState) -> MountInfo:
+        device = device_of(shared.fd)
+        detached = MountInfo(self._options.mountpoint, short(self._snapshot), device, -1, os.getuid())
+        return mount_of(device) or detached
+
+    def _take_charge(
+        self, stack: ExitStack, bell: socket.socket, connection: Connection, shared: SharedState, fds: MountFds
+    ) -> None:
+        """What `run` and `adopt` have in common, once this process holds the lock."""
+        self._connection, self._shared, self._fds, self._bell = connection, shared, fds, bell
+        stack.callback(shared.close)
+        self._crew = Crew(shared)
+        self._restarts = Restarts(shared.verifier)
+        self._stillness = Stillness()
+        self._served_at = self._tended_at = time.monotonic()
+        self._ready_fd = _bell(stack)
+        self._line = None if self._open_line is None else self._open_line(connection.mount.device, self._kept_by_node)
+        stack.callback(self._stop)
+        gc.freeze()  # what exists by now stays shared with the forks
+
+    @property
+    def _kept_by_node(self) -> tuple[int, ...]:
+        """Nothing where requests cannot be sent again: they have to end with the worker that read them."""
+        return self._fds.all if self._connection.resends else ()
+
+    def _call_the_roll(self) -> list[int]:
+        """Find the living processes of the supervisor before; the slots that have none."""
+        return [number for number in range(self._shared.workers + 1) if self._crew.find(number) is None]
+
+    def _keep(self, missing: Sequence[int] = ()) -> int:
+        """Serve; a supervisor that fails leaves a mount that answers to the next one."""
+        try:
+            saved = [self._recover(number) for number in missing]
+            return self._serve() if all(saved) else self._give_up()
+        except Exception:
+            if not self._answers:
+                raise
+            log.exception("the supervisor of %s fails; another takes its place", self._connection.mount.mountpoint)
+            self._abandoned = True
+            return 1
+
+    def _serve(self) -> int:
+        """Keep the processes alive until something ends the mount; the exit status."""
         while True:
-            patience = VAIN_DELAY if self._due else TICK
-            events = {fileno for fileno, _ in self._poll.poll(patience * 1000)}
-            if bell.fileno() in events:
+            events = self._wait()
+            lost = self._hear(events)
+            if self._bell.fileno() in events:
                 log.info("a signal ends the mount on %s", self._connection.mount.mountpoint)
                 return 0
-            if self._ready_fd in events:
-                self._hear_ready()
-            dead = [self._bury(pidfd) for pidfd in events & self._running.keys()]
             if not self._connection.alive:
                 return 0
-            saved = [self._recover(slot) for slot in dead]
-            if not all(saved) or self._is_hopeless():
-                log.error("the workers of %s cannot be kept alive", self._connection.mount.mountpoint)
-                return 1
-            self._tick()
+            if self._shared.ending:  # by somebody who will unmount and end us too; but not for ever
+                if time.monotonic() - self._tended_at > ENDING_PATIENCE:
+                    return 0
+            elif not self._tend(lost):
+                return self._give_up()
 
-    def _spawn(self, slot: WorkerSlot) -> None:
-        self._shared.attach(slot.number, 0)
-        pid = os.fork()
-        if pid == 0:
-            self._be_worker(slot)
-        pidfd = os.pidfd_open(pid)
-        self._running[pidfd] = _Running(slot, pid)
-        self._poll.register(pidfd, select.POLLIN)
+    def _hear(self, events: set[int]) -> list[Member]:
+        """What has happened; the processes that died."""
+        if self._ready_fd in events:
+            self._hear_ready()
+        if self._line is not None:
+            self._line.tend()
+        return self._crew.bury(events)
 
-    def _be_worker(self, slot: WorkerSlot) -> NoReturn:
-        """In the fork: leave the supervisor's signals and descriptors behind, and serve."""
-        status = 1
+    def _tend(self, lost: list[Member]) -> bool:
+        """Replace what died or hangs. False if the workers cannot be kept alive."""
+        self._tended_at = time.monotonic()
+        lost += self._dismiss_the_stuck()
+        saved = [self._recover(member.number, excused=member == self._replacing) for member in lost]
+        for number in self._restarts.due(self._tended_at):
+            self._spawn(number)
+        if self._outdated and self._serving() == self._shared.workers:
+            self._replace_next()
+        return all(saved) and not self._is_hopeless()
+
+    def _give_up(self) -> int:
+        log.error("the workers of %s cannot be kept alive", self._connection.mount.mountpoint)
+        return 1
+
+    def _wait(self) -> set[int]:
+        """The descriptors that have something to say, after a tick at the latest."""
+        watched = [self._bell.fileno(), self._ready_fd, *self._crew.pidfds]
+        if self._line is not None and self._line.fileno() >= 0:
+            watched.append(self._line.fileno())
+        poll = select.poll()
+        for fd in watched:
+            poll.register(fd, select.POLLIN)
+        return {fd for fd, _ in poll.poll(min(TICK, self._restarts.wait(time.monotonic())) * 1000)}
+
+    def _spawn(self, number: int) -> None:
+        if not self._connection.resends:
+            own = (fd if number == at else -1 for at, fd in enumerate(self._fds.devices))
+            fds = replace(self._fds, devices=tuple(own))
+        else:
+            fds = self._fds
+        slot = WorkerSlot(number, fds, self._ready_fd)
+        serve = self._serve_worker if number != self._shared.verifier else self._verify
+        assert serve is not None
         try:
-            os.setpgid(0, 0)  # a Ctrl-C in the terminal is for the supervisor
-            signal.set_wakeup_fd(-1)
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            devices = slot.fds.devices if self._connection.resends else (slot.device_fd,)
-            _close_all_but({*slot.fds.all, slot.ready_fd} - {*slot.fds.devices} | {*devices})
-            status = self._serve_worker(slot)
-        except BaseException:  # the top of this process
-            log.exception("worker %d failed", slot.number)
-        finally:
-            os._exit(status)
+            self._crew.spawn(number, lambda: serve(slot), {*fds.all, self._ready_fd})
+        except OSError as error:
+            log.warning("no process could be started for %s: %s", self._connection.mount.mountpoint, error.strerror)
+            self._restarts.failed(number, time.monotonic())
 
     def _hear_ready(self) -> None:
         os.eventfd_read(self._ready_fd)
-        self._vain = 0
+        self._restarts.served()
         self._served_at = time.monotonic()
         if not self._answers:
             self._answers = True
             self._ready()
 
-    def _bury(self, pidfd: int) -> WorkerSlot:
-        """Forget a worker that ended; its slot."""
-        running = self._running.pop(pidfd)
-        self._poll.unregister(pidfd)
-        os.close(pidfd)
-        os.waitpid(running.pid, 0)
-        return running.slot
-
-    def _recover(self, slot: WorkerSlot) -> bool:
-        """Save the requests of a dead worker and see to its replacement. False if they cannot be saved."""
-        view = self._shared.slot(slot.number)
-        log.warning("worker %d (pid %d) of %s died", slot.number, view.pid, self._connection.mount.mountpoint)
-        self._condemn(slot, view.working_on)
+    def _recover(self, number: int, *, excused: bool = False) -> bool:
+        """Save the requests of a dead process and see to its replacement. False if they cannot be saved."""
+        now, view = time.monotonic(), self._shared.slot(number)
+        if number == self._shared.verifier:
+            if self._verify is not None:
+                self._restarts.ended(number, served=False, now=now)
+            return True
+        if not excused:
+            log.warning("worker %d (pid %d) of %s died", number, view.process, self._connection.mount.mountpoint)
+            self._condemn(number)
         if self._connection.resends:
             self._connection.resend()
-        elif slot.device_fd == self._connection.device_fd:
+        elif self._fds.devices[number] == self._connection.device_fd:
             return False  # its requests can neither be sent again nor be ended alone
         else:
-            self._connection.drop(slot.device_fd)  # its readers get an error now, and do not hang
+            self._connection.drop(self._fds.devices[number])  # its readers get an error now, and do not hang
             devices = list(self._fds.devices)
-            devices[slot.number] = self._connection.clone()
+            devices[number] = self._connection.clone()
             self._fds = replace(self._fds, devices=tuple(devices))
-            slot = replace(slot, fds=self._fds)
-        self._vain += view.pid == 0
-        self._due.append((time.monotonic() + min(LONGEST_DELAY, VAIN_DELAY * self._vain), slot))
+        self._restarts.ended(number, served=view.pid != 0 or excused, now=now)
         return True
+
+    def _condemn(self, number: int) -> None:
+        """A request that two workers died of is answered EIO: it would be sent again for ever."""
+        unique = self._shared.blame(number)
+        if unique:
+            log.error("request %d killed two workers; it is answered EIO", unique)
+            self._connection.answer_error(self._fds.devices[number], unique, errno.EIO)
 
     def _is_hopeless(self) -> bool:
         """Whether workers cannot be started (any more). Readers must not wait for them beyond the deadline (I9)."""
         now = time.monotonic()
-        if any(self._shared.slot(running.slot.number).pid for running in self._running.values()):
+        if self._serving():
             self._served_at = now
         if not self._answers:
-            return self._vain >= VAIN_STARTS
+            return self._restarts.in_vain
         return now - self._served_at > self._patience
 
-    def _condemn(self, slot: WorkerSlot, unique: int) -> None:
-        """A request that two workers died of is answered EIO: it would be sent again for ever."""
-        if unique == 0:
-            return
-        self._deaths[unique] += 1
-        if self._deaths[unique] >= POISON_DEATHS:
-            log.error("request %d killed %d workers; it is answered EIO", unique, self._deaths[unique])
-            self._connection.answer_error(slot.device_fd, unique, errno.EIO)
+    def _serving(self) -> int:
+        """How many workers serve."""
+        workers = [member for member in self._crew.members if member.number != self._shared.verifier]
+        return sum(self._shared.slot(member.number).pid != 0 for member in workers)
 
-    def _tick(self) -> None:
-        now = time.monotonic()
-        for at, slot in [entry for entry in self._due if entry[0] <= now]:
-            self._due.remove((at, slot))
-            self._spawn(slot)
-        for pidfd, running in self._running.items():
-            if now - self._shared.slot(running.slot.number).beat > self._patience:
-                log.warning("worker %d has not moved for %.0f s; it is killed", running.slot.number, self._patience)
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    def _dismiss_the_stuck(self) -> list[Member]:
+        now, stuck = time.monotonic(), []
+        for member in self._crew.members:
+            idle = self._stillness.idle(member.number, self._shared.slot(member.number), now)
+            if idle > STOPPED and idle > allowance(state(member.pid)):
+                log.warning(
+                    "process %d (pid %d) has not moved for %.0f s; it is killed", member.number, member.pid, idle
+                )
+                self._crew.dismiss(member)
+                stuck.append(member)
+        return stuck
+
+    def _replace_next(self) -> None:
+        """Kill a process of the version before; the verifier first, then one worker after the other."""
+        members = self._crew.members
+        if self._replacing not in members:
+            self._replacing = self._outdated.pop()
+            if self._replacing in members:
+                self._crew.kill(self._replacing)
 
     def _stop(self) -> None:
-        """Unmount if it still is mounted, end the workers, close the connection."""
-        with suppress(MountFailed):
-            self._detach()
-        if not self._connection.alive:
-            self._reap(GRACE)  # they see it, and end by themselves
-        for pidfd in self._running:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        """Unmount if it still is mounted, end the processes, close the connection."""
+        if self._line is not None:
+            self._line.close()
+        if self._abandoned:
+            return
+        self._shared.end()
+        self._connection.detach_anyhow()
+        self._crew.end(0 if self._connection.alive else GRACE)
         self._connection.close()
-        self._reap(None)
-
-    def _detach(self) -> None:
-        try:
-            self._connection.detach()
-        except MountBusy as error:
-            log.warning("%s; detached all the same, its users get errors from now on", error)
-            self._connection.detach_lazily()
-
-    def _reap(self, patience: float | None) -> None:
-        """Wait for the workers to end, for `patience` seconds altogether; the others stay in the table."""
-        deadline = None if patience is None else time.monotonic() + patience
-        for pidfd, running in list(self._running.items()):
-            left = None if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
-            poll = select.poll()
-            poll.register(pidfd, select.POLLIN)
-            if poll.poll(left):
-                os.waitpid(running.pid, 0)
-                del self._running[pidfd]
-                os.close(pidfd)
+        self._crew.reap()
 
 
-def _close_all_but(kept: set[int]) -> None:
-    """What the supervisor's starter waits for would not end while a fork holds it; so only what a worker needs stays.
-    (Requests of another worker's descriptor must end with that worker where they cannot be sent again.)"""
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd > 2 and fd not in kept:
-            with suppress(OSError):
-                os.close(fd)
+def _bell(stack: ExitStack) -> int:
+    fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    stack.callback(os.close, fd)
+    return fd
 
 
 @contextmanager
 def _signal_bell() -> Iterator[socket.socket]:
-    """A socket that becomes readable when a signal asks us to end; the old handlers come back afterwards."""
+    """A socket that becomes readable when a signal asks us to end. Afterwards such signals are ignored, since the
+    process is ending (who ends a mount by force may ask twice); after an error the old handlers come back."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
         old_fd = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        old = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        old = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        later: dict[signal.Signals, Any] = dict.fromkeys(SIGNALS, signal.SIG_IGN)
         try:
             yield ours
+        except BaseException:
+            later = old
+            raise
         finally:
             signal.set_wakeup_fd(old_fd)
-            for number, handler in old.items():
+            for number, handler in later.items():
                 signal.signal(number, handler)

@@ -12,8 +12,8 @@ from shlex import quote
 
 from hoard_p2p.errors import MountBusy, MountFailed, NotFound
 from hoard_p2p.mount.attach import detach, detach_aborting
-from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at, top_at
-from hoard_p2p.mount.users import nested, servers, users
+from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at, mount_of, top_at
+from hoard_p2p.mount.users import end, nested, servers, users
 
 log = logging.getLogger(__name__)
 
@@ -38,17 +38,40 @@ def unmount(mountpoint: Path, *, force: bool = False) -> None:
         raise NotFound(f"{path} is no hoard mount: {there}; hoard status lists the mounts")
     if os.geteuid() not in (0, mount.owner):
         raise MountFailed(f"{path} was mounted by user {mount.owner}; only they and root can unmount it")
-    pids = servers(mount)
+    if force:
+        _end_by_force(mount)
+    else:
+        _end_politely(mount)
+
+
+def _end_politely(mount: MountInfo) -> None:
     with ExitStack() as stack:
-        pidfds = _watch(pids, stack)
-        if force:
-            _abort(mount)
-            detach_aborting(path)
-            _end(pidfds)
-        else:
-            _detach_politely(mount)
-            if _wait(pidfds, PATIENCE):
-                log.warning("%s is unmounted, but its processes have not ended", path)
+        pidfds = _watch(servers(mount), stack)
+        _detach_politely(mount)
+        end(mount)
+        left = _wait(pidfds, PATIENCE)
+        left += _wait(_watch(servers(mount), stack), PATIENCE)  # a supervisor that was just taking over
+        if left:
+            log.warning("%s is unmounted, but its processes have not ended; they are killed", mount.mountpoint)
+            _end(left)
+
+
+def _end_by_force(mount: MountInfo) -> None:
+    end(mount)  # before all else, so that nobody revives what is killed now
+    with ExitStack() as stack:
+        pidfds = _watch(servers(mount), stack)
+        _abort(mount)
+        _detach_by_force(mount)
+        _end(pidfds)
+        _end(_watch(servers(mount), stack))  # who was just starting
+
+
+def _detach_by_force(mount: MountInfo) -> None:
+    try:
+        detach_aborting(mount.mountpoint)
+    except MountFailed:
+        if mount_of(mount.device) is not None:  # else its supervisor, told by a signal, was faster
+            raise
 
 
 def _detach_politely(mount: MountInfo) -> None:

@@ -1,13 +1,19 @@
 """Who uses a mount, and who serves it, from /proc alone: nothing here asks the mount itself anything."""
 
+import logging
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hoard_p2p.mount.mountinfo import MountInfo, lines
+from hoard_p2p.mount.shared import SharedState
 
+log = logging.getLogger(__name__)
+
+_DELETED = " (deleted)"
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -45,14 +51,81 @@ def nested(mount: MountInfo) -> list[Path]:
     return [line.mountpoint for line in lines() if line.parent_id == mount.mount_id]
 
 
+def device_of(shared_fd: int) -> str:
+    """MAJOR:MINOR of the mount whose shared memory that is, by its name."""
+    return _link(Path(f"/proc/self/fd/{shared_fd}")).removeprefix(f"/memfd:{shared_name('')}").removesuffix(_DELETED)
+
+
+def holds(pid: int, shared_fd: int) -> bool:
+    """Whether a process has this very shared memory open (a number may have been given to another process)."""
+    ours = os.fstat(shared_fd).st_ino
+    return any(inode == ours for _, inode in _memories(Path(f"/proc/{pid}"), device_of(shared_fd)))
+
+
 def servers(mount: MountInfo) -> list[int]:
-    """The pids of the mount's supervisor and workers, of those that we may look into."""
-    link = f"/memfd:{shared_name(mount.device)} (deleted)"
-    return [
-        int(process.name)
-        for process in _processes()
-        if int(process.name) != os.getpid() and any(_link(entry) == link for entry in _listing(process / "fd"))
-    ]
+    """The pids of the mount's supervisor, workers and verifier, of those that we may look into. (The node too holds
+    the mount's descriptors, and is none of them.)"""
+    crews: dict[int, set[int]] = {}  # by inode of the shared memory
+    found = set()
+    for process, entry, inode in _holders(mount.device):
+        if inode not in crews:
+            crews[inode] = _crew(entry)
+        if int(process.name) in crews[inode]:
+            found.add(int(process.name))
+    return sorted(found)
+
+
+def end(mount: MountInfo) -> None:
+    """Tell the mount's processes that it is being ended on purpose: nobody takes a dead one's place from now on."""
+    ended = set()
+    for _, entry, inode in _holders(mount.device):
+        if inode not in ended:
+            with _opened(entry) as shared:
+                if shared is not None:
+                    shared.end()
+                    ended.add(inode)
+
+
+def _crew(entry: Path) -> set[int]:
+    with _opened(entry) as shared:
+        if shared is None:
+            return set()
+        return {shared.supervisor, *(shared.slot(number).process for number in range(shared.workers + 1))}
+
+
+@contextmanager
+def _opened(entry: Path) -> Iterator[SharedState | None]:
+    """The shared memory behind an entry of /proc/PID/fd; None if the process ended or is none of our business."""
+    fd, shared = -1, None
+    try:
+        fd = os.open(entry, os.O_RDWR | os.O_CLOEXEC)
+        shared = SharedState(fd)
+    except (OSError, ValueError) as error:
+        log.debug("%s cannot be looked into: %s", entry, error)
+    try:
+        yield shared
+    finally:
+        if shared is not None:
+            shared.close()
+        elif fd >= 0:
+            os.close(fd)
+
+
+def _holders(device: str) -> Iterator[tuple[Path, Path, int]]:
+    """Each other process that has the shared memory of the mount with that MAJOR:MINOR open, the entry of its table
+    that has, and the memory's inode. (Memory of a dead mount, whose number was given away again, has another inode.)"""
+    for process in _processes():
+        if int(process.name) != os.getpid():
+            for entry, inode in _memories(process, device):
+                yield process, entry, inode
+
+
+def _memories(process: Path, device: str) -> Iterator[tuple[Path, int]]:
+    name = f"/memfd:{shared_name(device)}{_DELETED}"
+    for entry in _listing(process / "fd"):
+        if _link(entry) == name:  # nothing else is touched: it might lie in a mount
+            with suppress(OSError):
+                yield entry, entry.stat().st_ino
 
 
 def _processes() -> Iterator[Path]:

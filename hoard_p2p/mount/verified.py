@@ -6,6 +6,7 @@ from hoard_p2p.catalog.reader import Catalog, ChunkSpan
 from hoard_p2p.errors import CatalogCorrupt, ChunkCorrupt
 from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import Found, LocalChunks, Place
+from hoard_p2p.mount.buffers import buffer
 from hoard_p2p.mount.kernel import MAX_READ
 
 MAX_CHUNK = 4 << 20
@@ -36,7 +37,7 @@ class VerifiedChunks:
         self._generations = generations
         self._trusting = verify == "arrival"
         self._remembering = verify == "first"
-        self._whole = memoryview(bytearray(MAX_CHUNK))
+        self._whole = buffer(MAX_CHUNK)
 
     def fill(self, span: ChunkSpan, into: memoryview, answer: Found | None) -> Missing | Wrong | None:
         """Fill `into`, which is as long as `span`. `answer`: what the node said about the run, if it was asked.
@@ -44,6 +45,11 @@ class VerifiedChunks:
         None: done. Otherwise `into` holds nothing of use. Raises CatalogCorrupt, OSError.
         """
         catalog = self._catalog
+        remembered = self._generations[span.run]
+        if remembered:  # so it is canonical, no hole, and of the right length: that was seen when it was verified
+            place = self._chunks.read_into(catalog.chunk_id(span.run), span.start, into)
+            if place is not None and place.generation == remembered:
+                return None
         if catalog.is_hole(span.run):
             into[:] = _ZEROS[: len(into)]
             return None
@@ -58,6 +64,8 @@ class VerifiedChunks:
             return _wrong(wanted, answer.place if answer else self._chunks.place(wanted.chunk_id))
 
     def _from_store(self, wanted: "_Wanted") -> Missing | Wrong | None:
+        # The mark first, then the bytes with the generation of their place: a place that is replaced in between has
+        # another one, and is hashed.
         remembered = self._generations[wanted.run]
         if remembered or self._trusting:
             place = self._chunks.read_into(wanted.chunk_id, wanted.span.start, wanted.into)

@@ -1,7 +1,7 @@
 """One worker of a mount: an epoll loop between the kernel and its readers.
 
-Hits are answered as they come; a miss is parked and the loop goes on. Nothing here is remembered for the kernel's sake,
-so any worker can answer any request, and a new one can take over in the middle of a read.
+Hits are answered as they come; a miss is parked and the loop goes on. What is remembered for the kernel's sake (the
+open files of a passthrough mount) is in the shared memory, so a new worker can take over in the middle of a read.
 """
 
 import errno
@@ -9,17 +9,22 @@ import logging
 import os
 import select
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import HoardError
-from hoard_p2p.interfaces import LocalChunks, MissChannel, MountOptions
+from hoard_p2p.interfaces import FileSlabs, LocalChunks, MissChannel, MountOptions
+from hoard_p2p.mount.backing import Backings
 from hoard_p2p.mount.brake import Brake
 from hoard_p2p.mount.endpoint import Endpoint, MountGone, Request
 from hoard_p2p.mount.kernel import INTERRUPT_IN, MAX_READ, READ_IN, Op
+from hoard_p2p.mount.opening import Opening
 from hoard_p2p.mount.operations import Operations
+from hoard_p2p.mount.progress import Progress
 from hoard_p2p.mount.reads import Read, Reads
 from hoard_p2p.mount.shared import SharedState, WorkerSlot
+from hoard_p2p.mount.succession import Succession
 from hoard_p2p.mount.verified import VerifiedChunks
 
 log = logging.getLogger(__name__)
@@ -31,6 +36,8 @@ BURST = 32
 """Requests served before the loop looks at answers again."""
 _READ = int(Op.READ)  # plain numbers: an enum member hashes ten times slower
 _INTERRUPT = int(Op.INTERRUPT)
+_RELEASE = int(Op.RELEASE)
+_OPENING = (int(Op.OPEN), _RELEASE)
 _UNANSWERED = (int(Op.FORGET), int(Op.BATCH_FORGET))
 
 
@@ -46,8 +53,12 @@ class Worker:
         misses: MissChannel,
         options: MountOptions,
         size: int = 0,
+        slabs: FileSlabs | None = None,
+        adopt: Callable[[], None] = lambda: None,
     ) -> None:
-        """`slot`: from the supervisor. `size`: bytes of all files, for `df`.
+        """`slot`: from the supervisor. `size`: bytes of all files, for `df`. `slabs`: what a passthrough mount backs
+        its files with (without, it is a no-open mount too). `adopt`: starts another supervisor, which takes this mount
+        over, and returns at once.
 
         Misses are asked by canonical run, so that a chunk that occurs twice is asked for once.
         """
@@ -66,11 +77,32 @@ class Worker:
             self._shared,
             timeout=options.timeout,
             failed=lambda: self._shared.count_failure(slot.number),
+            progress=Progress(
+                catalog, chunks, misses, self._shared, hint_bell=slot.fds.hint_bell, verify=options.verify
+            ).at,
         )
+        self._bell_fd = slot.fds.checked_bell
+        self._opening = self._make_opening(catalog, slabs, options.verify)
         self._brake = Brake(log)
         self._epoll = select.epoll()
+        self._succession = Succession(self._shared, slot.number, adopt, self._epoll)
         self._watched = -1
         self._next_tick = self._next_tend = 0.0
+
+    def _make_opening(self, catalog: Catalog, slabs: FileSlabs | None, verify: str) -> Opening | None:
+        """None for a no-open mount, whose opens are the kernel's."""
+        if slabs is None or not self._shared.passthrough:
+            return None
+        fds = self._slot.fds
+        return Opening(
+            catalog,
+            slabs,
+            self._endpoint,
+            self._shared,
+            Backings(self._endpoint.fileno),
+            verify=verify,
+            ring=lambda: os.eventfd_write(fds.hint_bell, 1),
+        )
 
     def run(self) -> None:
         """Answer requests until the mount is gone (then returns), parking none longer than `options.timeout`.
@@ -79,6 +111,8 @@ class Worker:
         """
         # One request wakes one idle worker: the descriptors of a mount share the kernel's queue.
         self._epoll.register(self._endpoint.fileno, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        if self._opening is not None:
+            self._epoll.register(self._bell_fd, select.EPOLLIN)
         self._shared.attach(self._slot.number, os.getpid())
         os.eventfd_write(self._slot.ready_fd, 1)
         try:
@@ -87,6 +121,7 @@ class Worker:
         except MountGone:
             log.debug("worker %d ends: the mount is gone", self._slot.number)
         finally:
+            self._succession.close()
             self._epoll.close()
             self._shared.close()
 
@@ -103,14 +138,20 @@ class Worker:
             self._shared.begin(self._slot.number, read.unique)
             self._guarded_read(read)
         served = self._serve() if events or due else 0
-        self._shared.beat(self._slot.number, served, self._reads.parked)
-        if self._reads.parked:
+        parked = self._parked
+        self._shared.beat(self._slot.number, served, parked)
+        if parked:
             self._next_tick = min(self._next_tick, now + TICK_PARKED)
+
+    @property
+    def _parked(self) -> int:
+        return self._reads.parked + (self._opening.parked if self._opening is not None else 0)
 
     def _hear(self, now: float, due: bool) -> None:
         """What the node has sent, and what time has brought."""
         if due:
             self._next_tick = now + TICK
+        self._next_tick = min(self._next_tick, now + self._succession.tend(now))
         if now >= self._next_tend or not due:
             self._next_tend = now + TICK
             self._misses.tend()
@@ -120,6 +161,15 @@ class Worker:
         if self._reads.parked:
             self._reads.hear_interrupts()
             self._reads.expire(now)
+        if self._opening is not None:
+            self._hear_verifier(self._opening, now)
+
+    def _hear_verifier(self, opening: Opening, now: float) -> None:
+        """Files that opens wait for were verified, or take too long."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell_fd)
+            opening.heard()
+        opening.expire(now)
 
     def _watch_misses(self) -> None:
         """Poll the channel's present descriptor: it may be another one, or another socket under the same number."""
@@ -150,12 +200,33 @@ class Worker:
         if opcode == _READ:
             _, offset, size = READ_IN.unpack_from(body)
             self._guarded_read(Read(unique, node - 1, offset, min(size, MAX_READ)))
+        elif self._opening is not None and opcode in _OPENING:
+            self._guarded_open(self._opening, request)
         elif opcode == _INTERRUPT:
-            (interrupted,) = INTERRUPT_IN.unpack_from(body)
-            if not self._reads.interrupt(interrupted):
-                self._shared.interrupt(interrupted)
+            self._interrupt(*INTERRUPT_IN.unpack_from(body))
         elif opcode not in _UNANSWERED:
             self._guarded_operation(request)
+
+    def _interrupt(self, unique: int) -> None:
+        if self._reads.interrupt(unique) or (self._opening is not None and self._opening.interrupt(unique)):
+            return
+        self._shared.interrupt(unique)
+
+    def _guarded_open(self, opening: Opening, request: Request) -> None:
+        """The door for OPEN and RELEASE of a passthrough mount."""
+        opcode, unique, node, body = request
+        try:
+            if opcode == _RELEASE:
+                opening.release(unique, body)
+            elif 0 < node <= self._inodes:
+                opening.open(unique, node - 1, time.monotonic())
+            else:
+                self._endpoint.fail(unique, errno.ESTALE)
+        except MountGone:
+            raise
+        except Exception as error:  # noqa: BLE001 - the reply door
+            opening.forget(unique)
+            self._endpoint.fail(unique, self._mishap(error))
 
     def _guarded_operation(self, request: Request) -> None:
         """The door for everything but READ: whatever goes wrong, the request is answered."""

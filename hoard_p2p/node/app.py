@@ -20,17 +20,18 @@ from hoard_p2p.cluster.agent import ClusterAgent, Greeting
 from hoard_p2p.cluster.discovery import Advert, parse_discovery
 from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import DEFAULT_REPLICAS
-from hoard_p2p.errors import BadRequest, ChunkCorrupt, Refused, SnapshotUnknown, Unavailable
+from hoard_p2p.errors import BadRequest, Refused, SnapshotUnknown, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, segment_of
 from hoard_p2p.fetch.sources import Favour, Sources
-from hoard_p2p.ids import SnapshotId, chunk_id, short
+from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
+from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
-from hoard_p2p.node.parts import Counters, MountRecord, NodeParts, ReadPattern
+from hoard_p2p.node.parts import Counters, NodeParts, ReadPattern
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
@@ -73,7 +74,7 @@ class Node:
         self.stop = parts.stop
         self.boot = parts.boot
         self.counters = Counters()
-        self.mounts: dict[int, MountRecord] = {}
+        self.mounts = MountKeep(parts.settings.data_dir / "log")
         self.failed = ""
         """Why the node stops by itself, empty if it was asked to."""
         self._started = self._changed = time.monotonic()
@@ -85,7 +86,7 @@ class Node:
         self.bulk = BulkClient()
         self.names = Names(self.store, self.store.node_id, time.time_ns)
         self.held = Held(self.store.node_id, self.reader)
-        self.keeper = StoreKeeper(self.writer, self.reader)
+        self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
         self.favour = Favour()
@@ -253,8 +254,11 @@ class Node:
             raise SnapshotUnknown(f"snapshot {snapshot.hex()} was removed; publish it again to have it back")
         return await self.catalogs.open(snapshot, timeout=CATALOG_TIMEOUT, first=first)
 
-    async def need(self, snapshot: SnapshotId, run: int, *, wrong: Place | None, timeout: float) -> Landed:
-        """A chunk run that a reader waits for. `wrong`: a place whose bytes did not match.
+    async def need(
+        self, snapshot: SnapshotId, run: int, *, wrong: Place | None, timeout: float, fill: bool = True
+    ) -> Landed:
+        """A chunk run that a reader waits for. `wrong`: a place whose bytes did not match. `fill`: whether to fetch
+        what lies behind it as well.
 
         Raises Unavailable, NotFound, Corrupt."""
         opened = await self.open(snapshot)
@@ -267,7 +271,8 @@ class Node:
         if wrong is not None:
             await self._distrust(chunk, wrong)
         number = catalog.segment_of(run)
-        self._fetch_ahead(opened, number)
+        if fill:
+            self._fetch_ahead(opened, number)
         return await self.fetcher.chunk(self._segment(opened, number), chunk, timeout=timeout)
 
     async def touched(self, snapshot: SnapshotId, run: int) -> None:
@@ -289,19 +294,10 @@ class Node:
 
     async def _distrust(self, chunk: Wanted, wrong: Place) -> None:
         """Quarantine a place if its bytes are wrong indeed."""
-        if await self.blocking(self._is_wrong, chunk, wrong):
-            await self.blocking(self.store.quarantine, chunk.chunk_id, wrong)
+        if await self.blocking(self.store.distrust, chunk.chunk_id, wrong):
             await self.blocking(self.held.forget)
             self.counters.quarantined += 1
-            log.warning("chunk %s was damaged in slab %d; fetching it again", short(chunk.chunk_id), wrong.slab)
-
-    def _is_wrong(self, chunk: Wanted, place: Place) -> bool:
-        buffer = bytearray(place.length)
-        try:
-            self.reader.read_at(place, 0, memoryview(buffer))
-        except ChunkCorrupt:
-            return True
-        return chunk_id(buffer) != chunk.chunk_id
+            log.warning("chunk %s was damaged in slab %d; it is being healed", short(chunk.chunk_id), wrong.slab)
 
     def _fetch_ahead(self, opened: OpenSnapshot, number: int) -> None:
         pattern = self._patterns.setdefault(opened.id, ReadPattern())
@@ -347,7 +343,7 @@ class Node:
     async def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
         """Remove a snapshot from the cluster; the names it had. Raises SnapshotUnknown, and Refused while it is named
         or mounted here unless `force`."""
-        users = sorted({record.mountpoint for record in self.mounts.values() if record.snapshot == snapshot})
+        users = sorted({record.mountpoint for record in self.mounts.records if record.snapshot == snapshot})
         if users and not force:
             raise Refused(f"{snapshot.hex()} is mounted on {', '.join(users)}; unmount it first, or use --force")
         names = await self.blocking(lambda: self.names.remove(snapshot, force=force))
@@ -374,7 +370,6 @@ class Node:
     def close(self) -> None:
         """Blocking: end threads and writers. The store is its opener's."""
         self.bulk.close()
-        self.keeper.close()
         for pool in (self.fetchers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)
         self.writer.close()

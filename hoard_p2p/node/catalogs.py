@@ -8,6 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -188,7 +189,7 @@ class Catalogs:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._copy, file, ends, todo)
 
     def _copy(self, file: Memfd, ends: Sequence[int], todo: Sequence[Wanted]) -> list[Wanted]:
-        """Copy the chunks `todo` into their places; those that are not here, or were wrong and are quarantined now.
+        """Copy the chunks `todo` into their places; those that are not here, or were wrong and are quarantined by now.
 
         Runs in a thread, which may go on after its caller was cancelled.
         """
@@ -200,15 +201,12 @@ class Catalogs:
                 left.append(chunk)
                 continue
             buffer = bytearray(chunk.length)
-            try:
+            with suppress(ChunkCorrupt):
                 reader.read_at(place, 0, memoryview(buffer))
-                wrong = chunk_id(buffer) != chunk.chunk_id
-            except ChunkCorrupt:
-                wrong = True
-            if wrong:
-                log.warning("catalog chunk %s is damaged here and is fetched again", short(chunk.chunk_id))
-                self._store.quarantine(chunk.chunk_id, place)
-                left.append(chunk)
-            else:
+            if chunk_id(buffer) == chunk.chunk_id:
                 os.pwrite(file.fd, buffer, ends[chunk.run] - chunk.length)
+                continue
+            if self._store.distrust(chunk.chunk_id, place):
+                log.warning("catalog chunk %s is damaged here and is being healed", short(chunk.chunk_id))
+            left.append(chunk)
         return left

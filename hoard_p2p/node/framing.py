@@ -25,7 +25,8 @@ INLINE_LIMIT = 60_000
 """Bytes of JSON sent inline: well below the default socket buffer (208 KiB), which bounds a SEQPACKET message."""
 
 MAX_MESSAGE = 1 << 30
-MAX_FDS = 16
+MAX_FDS = 80
+"""Descriptors beside a message: those of a mount of 64 workers, and some. (The kernel allows 253.)"""
 SOCKET_NAME = "hoard.sock"
 CONNECT_SECONDS = 10.0
 """A node takes a connection at once, unless it hangs and 256 others wait already."""
@@ -84,6 +85,8 @@ def receive(sock: socket.socket) -> Message | None:
     """The next message; None at the end of the stream. Raises BlockingIOError, and HoardError for a malformed one."""
     data, fds, _flags, _address = socket.recv_fds(sock, INLINE_LIMIT + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
     if not data:
+        for fd in fds:
+            os.close(fd)
         return None
     try:
         if data == _IN_MEMFD and fds:

@@ -6,6 +6,7 @@ Thread-safe: fetch threads call it. Also the node's answer to "which segments ar
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from hoard_p2p.catalog.reader import Catalog, file_key
 from hoard_p2p.errors import StoreFailed
@@ -18,19 +19,21 @@ from hoard_p2p.storage.writer import ChunkWriter
 
 log = logging.getLogger(__name__)
 
-OPEN_FILES = 64
-"""Large files that arrive at the same time with their slabs open; the least recently used one is put aside."""
+KEPT_NAMES = 1024
+"""Large files whose keys are remembered: to compute one takes a look at every run of the file."""
 
-_File = tuple[SnapshotId, int]
+Heal = Callable[[ChunkId, memoryview], Place | None]
+"""Write a chunk over its damaged places; where it lies then, None if there is none that could be healed."""
 
 
 class StoreKeeper:
-    """`fetch.fetcher.Keeper` over the store of this node."""
+    """`fetch.fetcher.Keeper` over the store of this node. Which slabs are open is the writer's business."""
 
-    def __init__(self, writer: ChunkWriter, reader: StoreReader) -> None:
+    def __init__(self, writer: ChunkWriter, reader: StoreReader, heal: Heal) -> None:
         self._writer = writer
         self._reader = reader
-        self._files: OrderedDict[_File, FileSink] = OrderedDict()
+        self._heal = heal
+        self._files: OrderedDict[tuple[SnapshotId, int], FileSink] = OrderedDict()
         self._lock = threading.Lock()
 
     def missing(self, segment: Segment) -> list[Wanted]:
@@ -41,6 +44,9 @@ class StoreKeeper:
         return self._writer.pending(chunk_id) or self._reader.place(chunk_id)
 
     def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
+        place = self._heal(chunk.chunk_id, data)
+        if place is not None:
+            return place
         if segment.catalog is not None and segment.file:
             offset = segment.catalog.run_offset(segment.file, chunk.run)
             self._sink(segment, segment.catalog).put(chunk.chunk_id, data, offset)
@@ -58,17 +64,14 @@ class StoreKeeper:
             return
         with self._lock:
             sink = self._files.get((segment.snapshot, segment.file))
-        if sink is None:
-            return
         # The last segments first: a file that arrives in order is not looked through again for each of them.
-        runs = catalog.runs(segment.file)
-        if not self._all_here(catalog, runs):
+        if sink is None or not self._all_here(catalog, catalog.runs(segment.file)):
             return
         with self._lock:
             sink = self._files.pop((segment.snapshot, segment.file), None)
         if sink is not None:
-            described = [(catalog.chunk_id(run), catalog.length(run)) for run in runs]
-            sink.finish(file_key(described), described)
+            runs = file_runs(catalog, segment.file)
+            sink.finish(file_key(runs), runs)
 
     def _all_here(self, catalog: Catalog, runs: range) -> bool:
         step = 256
@@ -80,28 +83,22 @@ class StoreKeeper:
         return True
 
     def _sink(self, segment: Segment, catalog: Catalog) -> FileSink:
+        """The sink of a large file: a name only, whatever is open for it."""
         key = (segment.snapshot, segment.file)
-        aside: FileSink | None = None
         with self._lock:
             sink = self._files.get(key)
             if sink is None:
-                described = [(catalog.chunk_id(run), catalog.length(run)) for run in catalog.runs(segment.file)]
-                sink = self._writer.resume_file(file_key(described), catalog.size(segment.file))
+                sink = self._writer.resume_file(file_key(file_runs(catalog, segment.file)), catalog.size(segment.file))
                 self._files[key] = sink
-                if len(self._files) > OPEN_FILES:
-                    _, aside = self._files.popitem(last=False)
+                if len(self._files) > KEPT_NAMES:
+                    self._files.popitem(last=False)
             self._files.move_to_end(key)
-        if aside is not None:
-            aside.abandon()
-        return sink
+            return sink
 
-    def close(self) -> None:
-        """Put aside what has not arrived whole."""
-        with self._lock:
-            files = list(self._files.values())
-            self._files.clear()
-        for sink in files:
-            sink.abandon()
+
+def file_runs(catalog: Catalog, inode: int) -> list[tuple[ChunkId, int]]:
+    """(id, length) of a file's runs in order, holes included."""
+    return [(catalog.chunk_id(run), catalog.length(run)) for run in catalog.runs(inode)]
 
 
 class Held:

@@ -24,7 +24,7 @@ class Metrics(Collector):
         node, counters = self._node, self._node.counters
         yield GaugeMetricFamily("hoard_peers", "Peers in this node's view", len(node.agent.view().others))
         yield GaugeMetricFamily("hoard_snapshots", "Snapshots known here", len(node.names.snapshots()))
-        yield GaugeMetricFamily("hoard_mounts", "Mount processes attached", len(node.mounts))
+        yield GaugeMetricFamily("hoard_mounts", "Mounts attached", len(node.mounts.records))
         yield GaugeMetricFamily("hoard_store_capacity_bytes", "Bytes the store may use", node.store.capacity() or 0)
         yield CounterMetricFamily("hoard_peer_received_bytes", "Bytes received from peers", node.fetcher.received)
         yield CounterMetricFamily("hoard_peer_sent_bytes", "Chunk bytes sent to peers", counters.bytes_sent)

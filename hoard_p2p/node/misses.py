@@ -15,23 +15,26 @@ from hoard_p2p.node import framing
 log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.5
-_ATTACH = 0
-"""Sequence number of the one request that is not about a run: run n has number n + 1."""
+LONGEST_MARGIN = 1.0
+SHORTEST_WAIT = 0.05
+_TOUCH = 0
+"""Sequence number of what is never answered with a run: run n has number n + 1."""
 
 
 class NodeMisses:
-    """See `interfaces.MissChannel`. Single-threaded, never blocks.
+    """See `interfaces.MissChannel`. Single-threaded, never blocks. One request per missing run."""
 
-    Each connection first attaches the mount, so that the node can list it; then one request per missing run.
-    """
-
-    def __init__(self, data_dir: Path, snapshot: str, mountpoint: str, supervisor: int, timeout: float) -> None:
+    def __init__(self, data_dir: Path, snapshot: str, timeout: float, *, fill: bool = True) -> None:
+        """`timeout`: seconds that a reader waits. The node is given a little less, counted from the first time that a
+        run was asked for, so that its answer, which names the peers that were tried, comes before the reader's end.
+        `fill`: whether the node may fetch ahead of this mount's readers."""
         self._data_dir = data_dir
-        self._attach: dict[str, Json] = {"snapshot": snapshot, "mountpoint": mountpoint, "pid": supervisor}
         self._snapshot = snapshot
-        self._timeout = timeout
+        self._patience = timeout - min(LONGEST_MARGIN, timeout / 10)
+        self._fill = fill
         self._sock: socket.socket | None = None
         self._outstanding: dict[int, Place | None] = {}
+        self._since: dict[int, float] = {}
         self._unsent: dict[int, None] = {}
         self._next_try = 0.0
 
@@ -41,6 +44,8 @@ class NodeMisses:
     def ask(self, run: int) -> None:
         if run not in self._outstanding:
             self._queue(run, None)
+        elif self._sock is None:
+            self._since[run] = time.monotonic()  # a node that comes back has as long as this reader
 
     def distrust(self, run: int, place: Place) -> None:
         if self._outstanding.get(run) != place:
@@ -49,9 +54,8 @@ class NodeMisses:
     def touch(self, run: int) -> None:
         with suppress(OSError):
             if self._sock is not None:
-                framing.send(
-                    self._sock, {"seq": _ATTACH, "op": "touch", "args": {"snapshot": self._snapshot, "run": run}}
-                )
+                args: dict[str, Json] = {"snapshot": self._snapshot, "run": run, "fill": self._fill}
+                framing.send(self._sock, {"seq": _TOUCH, "op": "touch", "args": args})
 
     def close(self) -> None:
         """Hang up."""
@@ -61,6 +65,7 @@ class NodeMisses:
 
     def _queue(self, run: int, wrong: Place | None) -> None:
         self._outstanding[run] = wrong
+        self._since[run] = time.monotonic()
         self._unsent[run] = None
         self._send()
 
@@ -84,9 +89,10 @@ class NodeMisses:
     def _decode(self, message: framing.Message) -> Found | MissFailed | None:
         try:
             seq = message.body.get("seq")
-            if not isinstance(seq, int) or seq == _ATTACH:
+            if not isinstance(seq, int) or seq == _TOUCH:
                 return None
             run = seq - 1
+            self._since.pop(run, None)
             if self._outstanding.pop(run, self) is self:
                 return None
             result = message.body.get("result")
@@ -111,17 +117,18 @@ class NodeMisses:
         self._sock = framing.connect(self._data_dir, seconds=0)
         self._sock.setblocking(False)
         self._unsent = dict.fromkeys(self._outstanding)
-        self._request(_ATTACH, "attach", self._attach)
 
     def _send(self) -> None:
         while self._unsent and self._sock is not None:
             run = next(iter(self._unsent))
             wrong = self._outstanding.get(run)
+            waited = time.monotonic() - self._since.get(run, time.monotonic())
             args: dict[str, Json] = {
                 "snapshot": self._snapshot,
                 "run": run,
-                "timeout": self._timeout,
+                "timeout": max(SHORTEST_WAIT, round(self._patience - waited, 2)),
                 "wrong": None if wrong is None else list(wrong),
+                "fill": self._fill,
             }
             if not self._request(run + 1, "need", args):
                 return

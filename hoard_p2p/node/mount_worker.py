@@ -1,10 +1,12 @@
 """A worker process of a mount: the mount room's loop over this node's store and socket. A fork of the supervisor."""
 
-import os
+from functools import partial
 from pathlib import Path
 
 from hoard_p2p.mount.shared import WorkerSlot
+from hoard_p2p.mount.succession import start_detached
 from hoard_p2p.mount.worker import Worker
+from hoard_p2p.node.adopting import adopter
 from hoard_p2p.node.misses import NodeMisses
 from hoard_p2p.node.plan import MountPlan
 from hoard_p2p.node.reading import map_catalog
@@ -15,7 +17,16 @@ def serve(slot: WorkerSlot, plan: MountPlan) -> int:
     """Be a worker until the mount is gone; the exit status."""
     data_dir = Path(plan.data_dir)
     catalog, _mapped = map_catalog(slot.fds.catalog)
-    misses = NodeMisses(data_dir, plan.snapshot, plan.mountpoint, os.getppid(), plan.timeout)
+    misses = NodeMisses(data_dir, plan.snapshot, plan.timeout, fill=plan.fill)
     with StoreReader.open(data_dir) as chunks:
-        Worker(slot, catalog=catalog, chunks=chunks, misses=misses, options=plan.options, size=plan.size).run()
+        Worker(
+            slot,
+            catalog=catalog,
+            chunks=chunks,
+            misses=misses,
+            options=plan.options,
+            size=plan.size,
+            slabs=chunks,
+            adopt=partial(start_detached, adopter(slot.fds, plan), slot.fds.all),
+        ).run()
     return 0

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
 from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, MountFailed
@@ -13,6 +13,9 @@ from hoard_p2p.mount.mountinfo import locate
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.mount_kind import Settlement, with_kind
+from hoard_p2p.node.mount_line import SupervisorLine
+from hoard_p2p.node.mount_verifier import serve_verifier
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -55,9 +58,12 @@ def mount_snapshot(
         workers=options.workers,
         timeout=options.timeout,
         verify=options.verify,
+        io_asked=options.io,
+        fill=options.fill,
     )
     catalog_fd = reply.fds[0]
     try:
+        plan = with_kind(plan, catalog_fd, _number(reply, "files"))
         if foreground:
             return supervise(plan, catalog_fd, lambda: answers(plan.snapshot))
         return _in_background(plan, catalog_fd)
@@ -71,31 +77,48 @@ def _number(reply: Reply, key: str) -> int:
 
 
 def supervise(plan: MountPlan, catalog_fd: int, ready: Callable[[], None]) -> int:
-    """Be the supervisor of a mount until it is gone; the exit status."""
-    supervisor = Supervisor(
-        parse_snapshot_id(plan.snapshot),
-        plan.options,
+    """Be the supervisor of a new mount until it is gone; the exit status."""
+    kind = Settlement(plan)
+    return supervisor_of(kind, ready).run(
         catalog_fd=catalog_fd,
         runs=plan.runs,
         inodes=plan.inodes,
-        serve=partial(serve, plan=plan),
+        wanted=kind.wanted,
+        needed=kind.needed,
+        agreed=kind.agreed,
+    )
+
+
+def supervisor_of(kind: Settlement, ready: Callable[[], None] = lambda: None) -> Supervisor:
+    """Of a new mount, to `run`, or of a living one, to `adopt`. The plan is read when it is settled."""
+    return Supervisor(
+        parse_snapshot_id(kind.plan.snapshot),
+        kind.plan.options,
+        serve=lambda slot: serve(slot, kind.plan),
+        line=lambda device, fds: SupervisorLine(kind.plan, device, fds),
+        verify=(lambda slot: serve_verifier(slot, kind.plan)) if kind.plan.verify == "first" else None,
         ready=ready,
     )
-    return supervisor.run()
+
+
+def mount_log(data_dir: Path) -> Path:
+    """Where the background processes of the mounts of a data directory log to."""
+    log_dir = data_dir / "log"
+    log_dir.mkdir(mode=0o750, exist_ok=True)
+    return log_dir / "mount.log"
 
 
 def _in_background(plan: MountPlan, catalog_fd: int) -> int:
     """Leave the supervisor behind: a fork of this process, which has no threads and no store open. (To exec it anew
     would cost the first byte another start of Python.)"""
-    log_dir = Path(plan.data_dir) / "log"
-    log_dir.mkdir(mode=0o750, exist_ok=True)
+    log_file = mount_log(Path(plan.data_dir))
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
             os.close(ours)
-            _become_daemon(log_dir / "mount.log")
+            become_daemon(log_file)
             status = _report_and_supervise(plan, catalog_fd, Report(theirs))
         finally:
             os._exit(status)
@@ -105,15 +128,17 @@ def _in_background(plan: MountPlan, catalog_fd: int) -> int:
     except TimeoutError as error:
         raise DeadlineExceeded(
             f"the mount's supervisor (pid {child}) has not answered within {START_SECONDS:.0f} s; see "
-            f"{log_dir}/mount.log, and end it with: kill {child}"
+            f"{log_file}, and end it with: kill {child}"
         ) from error
     if not answered:
-        raise MountFailed(f"the mount's supervisor (pid {child}) ended before it answered; see {log_dir}/mount.log")
+        raise MountFailed(f"the mount's supervisor (pid {child}) ended before it answered; see {log_file}")
     return 0
 
 
-def _become_daemon(log_file: Path) -> None:
-    os.setsid()
+def become_daemon(log_file: Path) -> None:
+    """Leave terminal, session and folder of the starter behind, and log to `log_file`."""
+    with suppress(PermissionError):  # leads a session of its own already
+        os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDONLY)
     out = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)

@@ -12,7 +12,6 @@ from hoard_p2p.interfaces import Place
 from hoard_p2p.node import framing
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
-from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status, peers_body, snapshot_body
 from hoard_p2p.storage.records import RefRecord
@@ -79,19 +78,16 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
 
 
 async def _attach(node: Node, request: LocalRequest) -> LocalReply:
-    """A mount worker is there; answered never: it ends with the connection."""
-    record = MountRecord(
-        mountpoint=_text(request.args, "mountpoint"),
-        snapshot=parse_snapshot_id(_text(request.args, "snapshot")),
-        pid=_number(request.args, "pid"),
-    )
-    key = id(request)
-    node.mounts[key] = record
-    try:
+    """A mount's supervisor is there, with copies of the mount's descriptors; answered never: it ends with the
+    connection."""
+    with node.mounts.attached(request.args, request.fds):
         await asyncio.Event().wait()
-    finally:
-        del node.mounts[key]
     return LocalReply()
+
+
+async def _release_mount(node: Node, request: LocalRequest) -> LocalReply:
+    """Somebody ends the mount with that MAJOR:MINOR by force: nothing here may keep its readers waiting."""
+    return LocalReply({"released": node.mounts.release(_text(request.args, "device"))})
 
 
 async def _need(node: Node, request: LocalRequest) -> LocalReply:
@@ -105,6 +101,7 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
         _number(args, "run"),
         wrong=place,
         timeout=float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT,
+        fill=args.get("fill") is not False,
     )
     if landed.place is not None:
         return LocalReply({"place": list(landed.place)})
@@ -113,6 +110,8 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _touch(node: Node, request: LocalRequest) -> LocalReply:
     """A reader of a mount is at a chunk run."""
+    if request.args.get("fill") is False:
+        return LocalReply()
     await node.touched(parse_snapshot_id(_text(request.args, "snapshot")), _number(request.args, "run"))
     return LocalReply()
 
@@ -180,6 +179,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "publish": _publish,
     "open": _open,
     "attach": _attach,
+    "release_mount": _release_mount,
     "need": _need,
     "touch": _touch,
     "refs": _refs,

@@ -13,11 +13,14 @@ from hoard_p2p.transfer.control import PeerControl
 
 @dataclass(frozen=True, slots=True)
 class MountRecord:
-    """A mount that is attached to this node."""
+    """A mount that is attached to this node. `pid`: its supervisor's; `version`: of Hoard, empty if it did not say;
+    `device`: MAJOR:MINOR as in mountinfo."""
 
     mountpoint: str
     snapshot: SnapshotId
     pid: int
+    version: str = ""
+    device: str = ""
 
 
 @dataclass(slots=True)

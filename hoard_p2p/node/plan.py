@@ -10,7 +10,10 @@ from hoard_p2p.interfaces import MountOptions
 @dataclass(frozen=True, slots=True)
 class MountPlan:
     """All that the processes of a mount need to know; travels as JSON. Another version of Hoard may read it (a node
-    that takes the mount over), so keys are only ever added, with a default."""
+    that takes the mount over), so keys are only ever added, with a default.
+
+    `io`: the kind of mount it is, `passthrough` or `no-open`; `io_reason`: why, in one sentence; `io_asked`: what the
+    user said. `fill`: whether the node may fetch ahead of the mount's readers."""
 
     data_dir: str
     snapshot: str
@@ -24,6 +27,7 @@ class MountPlan:
     io: str = "no-open"
     io_reason: str = ""
     fill: bool = True
+    io_asked: str = "auto"
 
     @property
     def options(self) -> MountOptions:

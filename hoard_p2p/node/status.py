@@ -16,6 +16,7 @@ from hoard_p2p.errors import Corrupt, HoardError, Unavailable
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.mountkeep import Kept
 from hoard_p2p.peer import Peer, is_wildcard
 from hoard_p2p.storage.records import SnapshotRecord
 
@@ -68,11 +69,24 @@ def peers_body(node: Node) -> list[Json]:
 
 
 def mounts_body(node: Node) -> list[Json]:
-    unique = {(record.mountpoint, record.pid): record for record in node.mounts.values()}
-    return [
-        {"mountpoint": record.mountpoint, "snapshot": record.snapshot.hex(), "pid": record.pid}
-        for _, record in sorted(unique.items())
-    ]
+    return [_mount_body(kept) for kept in sorted(node.mounts.mounts, key=lambda kept: kept.record.mountpoint)]
+
+
+def _mount_body(kept: Kept) -> Json:
+    """Counts are since the mount was made, over all its workers; null where they cannot be seen."""
+    record, plan, slots = kept.record, kept.plan, kept.slots()
+    return {
+        "mountpoint": record.mountpoint,
+        "snapshot": record.snapshot.hex(),
+        "pid": record.pid,
+        "version": record.version,
+        "io": plan.io,
+        "io_reason": plan.io_reason,
+        "workers": plan.workers,
+        "served": sum(slot.served for slot in slots) if slots else None,
+        "parked": sum(slot.parked for slot in slots) if slots else None,
+        "failed": sum(slot.failed for slot in slots) if slots else None,
+    }
 
 
 def snapshot_body(node: Node, record: SnapshotRecord, root: bytes | None) -> Body:

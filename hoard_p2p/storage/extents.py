@@ -8,7 +8,7 @@ import struct
 from collections.abc import Collection, Iterable
 
 from hoard_p2p.errors import BadRequest, Refused
-from hoard_p2p.interfaces import Extent, Place, SlabKind
+from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage.index import Table, Transaction
 from hoard_p2p.storage.records import (
     FileSlab,
@@ -125,12 +125,43 @@ def drop_place(txn: Transaction, chunk_id: bytes, place: Place) -> bool:
     return True
 
 
+def restore_place(txn: Transaction, chunk_id: bytes, place: Place) -> Place | None:
+    """List a quarantined place again, whose bytes are right by now; as it is listed from now on, None if it cannot be.
+
+    Its generation is not the next one but the one after: the next may have been told already of a copy that is being
+    written elsewhere (`StoreReader.vacancy`), and "verified" must not speak of two places.
+    """
+    raw = txn.get(Table.CHUNKS, chunk_id)
+    places = decode_places(raw) if raw else []
+    found = next((known for known in places if known[:3] == place[:3]), None)
+    if found is not None or len(places) >= MAX_PLACES or get_slab(txn, place.slab) is None:
+        return found
+    listed = [known.generation for known in places]
+    told = next_generation(listed, txn.get(Table.GENERATIONS, chunk_id))
+    generation = next_generation([*listed, told], bytes([told]))
+    healed = place._replace(generation=generation)
+    txn.put(Table.CHUNKS, chunk_id, encode_places([*places, healed]))
+    txn.put(Table.GENERATIONS, chunk_id, bytes([generation]))
+    return healed
+
+
+def is_complete(txn: Transaction, slab: int) -> bool:
+    """Whether the slab is recorded to have all of its large file."""
+    record = get_slab(txn, slab)
+    return record is not None and bool(record.file_key) and get_file(txn, record.file_key) == FileSlab(slab, True)
+
+
+def restore_file(txn: Transaction, slab: int) -> None:
+    """A file slab that lost places has all of them again."""
+    record = get_slab(txn, slab)
+    if record is not None and record.file_key and get_file(txn, record.file_key) == FileSlab(slab, False):
+        txn.put(Table.FILES, record.file_key, encode_file(FileSlab(slab, True)))
+
+
 def _demote(txn: Transaction, slab: int) -> None:
     """A file slab that lost a place no longer has all of its file."""
     record = get_slab(txn, slab)
-    if record is None or record.kind is not SlabKind.FILE or not record.file_key:
-        return
-    if get_file(txn, record.file_key) == FileSlab(slab, True):
+    if record is not None and is_complete(txn, slab):
         txn.put(Table.FILES, record.file_key, encode_file(FileSlab(slab, False)))
 
 

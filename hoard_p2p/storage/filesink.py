@@ -14,6 +14,12 @@ from hoard_p2p.storage.openslab import OpenSlab
 
 log = logging.getLogger(__name__)
 
+ATTEMPTS = 10
+
+
+class SinkEnded(StoreFailed):
+    """A sink was used after its end."""
+
 
 class StoredChunks(Protocol):
     """What a sink must know of chunks that are in the store already."""
@@ -22,8 +28,8 @@ class StoredChunks(Protocol):
         """Fill `into` with a chunk of just that length, committed or pending; False if there is none."""
         ...
 
-    def committed(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Those of `extents` that the index lists."""
+    def listed(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Those of `extents` that the index lists, or that are on their way to it."""
         ...
 
 
@@ -87,9 +93,20 @@ class FileSlabSink:
             raise StoreFailed(f"the runs of file {file_key.hex()} do not add up to {self._size} bytes")
         filled = self._filled
         if filled is not None and filled.slab.enter():
-            complete = self._complete(filled, runs)
-            self._groups.complete(Completion(filled.slab, file_key, complete))
+            self._record(filled, file_key, runs)
         self.abandon()
+
+    def complete(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> bool:
+        """`finish` for a file of which nothing need have been put here; whether its slab has all of it then."""
+        try:
+            return self._record(self._enter(), file_key, runs)
+        finally:
+            self.abandon()
+
+    def _record(self, filled: _Filled, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> bool:
+        complete = self._complete(filled, runs)
+        self._groups.complete(Completion(filled.slab, file_key, complete))
+        return complete
 
     def abandon(self) -> None:
         with self._lock:
@@ -97,21 +114,37 @@ class FileSlabSink:
             if self._filled is not None:
                 self._filled.slab.retire()
 
+    def revive(self) -> bool:
+        """Go on after `finish` or `abandon`, if the slab is still open; what was put is known then without a look at
+        the sidecar, and nobody finds the slab locked that he is about to leave."""
+        with self._lock:
+            if self._filled is not None and self._filled.slab.revive():
+                self.ended = False
+            return not self.ended
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended and holds no descriptor any more."""
+        with self._lock:
+            return self.ended and (self._filled is None or self._filled.slab.closed)
+
     def _enter(self) -> _Filled:
         """The slab, entered once more. Raises StoreFailed."""
         with self._lock:
             if self.ended:
-                raise StoreFailed("the file was finished or abandoned; open it again")
+                raise SinkEnded("the file was finished or abandoned; open it again")
             if self._filled is None or not self._filled.slab.enter():
+                if self._filled is not None:
+                    self._filled.slab.retire()
                 slab = OpenSlab(self._make_slab())
                 slab.enter()
-                present = {extent.offset: extent.chunk_id for extent in self._stored.committed(slab.listed())}
+                present = {extent.offset: extent.chunk_id for extent in self._stored.listed(slab.listed())}
                 self._filled = _Filled(slab, present)
             return self._filled
 
     def _complete(self, filled: _Filled, runs: Sequence[tuple[ChunkId, int]]) -> bool:
         """Copy what the slab lacks if that is worth it; whether the slab has all of the file then."""
-        missing = missing_runs(runs, filled.present)
+        missing = missing_runs(runs, self._still_present(filled, runs))
         absent = sum(run.length for run in missing)
         if absent > self._copy_share * sum(length for run_id, length in runs if run_id != HOLE):
             return False
@@ -121,6 +154,15 @@ class FileSlabSink:
         except HoardError as error:  # a complete slab is a faster one, no more: its chunks are stored all the same
             log.info("slab %d stays incomplete: %s", filled.slab.slab, error)
             return False
+
+    def _still_present(self, filled: _Filled, runs: Sequence[tuple[ChunkId, int]]) -> dict[int, ChunkId]:
+        """What the slab has by now: a place may have been quarantined since it was written."""
+        extents, offset = [], 0
+        for run_id, length in runs:
+            if run_id != HOLE and filled.present.get(offset) == run_id:
+                extents.append(Extent(filled.slab.slab, offset, length, run_id))
+            offset += length
+        return {extent.offset: extent.chunk_id for extent in self._stored.listed(extents)}
 
     def _copy(self, filled: _Filled, run: Missing, view: memoryview) -> bool:
         if not self._stored.read_whole(run.chunk_id, view) or chunk_id(view) != run.chunk_id:
@@ -140,7 +182,12 @@ class LingeringSink:
         self._current = current
 
     def put(self, chunk_id: ChunkId, data: Bytes, offset: int) -> None:
-        self._current().put(chunk_id, data, offset)
+        for _ in range(ATTEMPTS):
+            try:
+                return self._current().put(chunk_id, data, offset)
+            except SinkEnded:  # put aside by another thread just now
+                continue
+        raise StoreFailed(f"the slab for chunk {short(chunk_id)} does not stay open")
 
     def finish(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> None:
         self._current().finish(file_key, runs)

@@ -79,12 +79,24 @@ class OpenSlab:
         self._used = 0
 
     def enter(self) -> bool:
-        """Become a user; False if the slab is retired (then ask for another)."""
+        """Become a user; False if the slab is retired, or was deleted under us (then ask for another)."""
         with self._lock:
-            if self._retired:
+            if self._retired or not os.fstat(self._data).st_nlink:
                 return False
             self._users += 1
             return True
+
+    def revive(self) -> bool:
+        """Take back `retire`, if the slab still has users and did not fail: else it is closed by now, or soon."""
+        with self._lock:
+            if self._retired and self._users and not self.broken:
+                self._retired = False
+            return not self._retired
+
+    @property
+    def closed(self) -> bool:
+        with self._lock:
+            return self._retired and not self._users
 
     def leave(self, times: int = 1) -> None:
         with self._lock:
@@ -175,14 +187,16 @@ def make_slab(path: Path, header: sidecar.SidecarHeader) -> SlabHandle:
 
 
 def reopen_slab(path: Path, slab: int, kind: SlabKind, size: int) -> SlabHandle | None:
-    """An existing slab to go on writing; None if somebody writes it now, it is not there or its sidecar is damaged."""
+    """An existing file slab to go on writing; None if somebody writes it now, it is not there, its length is not the
+    file's any more, or its sidecar is damaged."""
     fds: list[int] = []
     try:
         fds.append(os.open(path, _FLAGS))
         fcntl.flock(fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         fds.append(os.open(sidecar_path(path), _FLAGS | os.O_APPEND))
         length = os.fstat(fds[1]).st_size  # a writer that was killed may have left half a record
-        sidecar.read_header(fds[1])
+        if os.fstat(fds[0]).st_size != size or sidecar.read_header(fds[1]).slab != slab:
+            raise Corrupt(f"{path} is not the slab that it should be")
         os.ftruncate(fds[1], length - (length - sidecar.HEADER_SIZE) % sidecar.RECORD_SIZE)
     except (OSError, Corrupt):
         for fd in fds:

@@ -9,12 +9,12 @@ from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage.extents import get_file, get_slab, lists, next_generation
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir
-from hoard_p2p.storage.records import FileSlab, decode_place
+from hoard_p2p.storage.records import FileSlab, decode_place, decode_places
 from hoard_p2p.storage.slabs import SlabFile, SlabFiles
 
 
 class StoreReader:
-    """LocalChunks over the index and the slabs. Safe from several threads; blocking, and short.
+    """LocalChunks and FileSlabs over the index and the slabs. Safe from several threads; blocking, and short.
 
     In the node: `Store.reader()`. In other processes: `StoreReader.open`, in a process that was exec'ed and whose
     parent it does not share the index with (LMDB must not be opened twice in a process, nor in a child of one).
@@ -24,7 +24,7 @@ class StoreReader:
         self._index = index
         self._data_dir = data_dir
         self._owns_index = owns_index
-        self._slabs = SlabFiles(self._slab_path)
+        self._slabs = SlabFiles(self.slab_path)
 
     @classmethod
     def open(cls, data_dir: Path) -> "StoreReader":
@@ -58,6 +58,11 @@ class StoreReader:
             values = [txn.get(Table.CHUNKS, chunk_id) for chunk_id in ids]
         return [None if value is None else decode_place(value) for value in values]
 
+    def places_of(self, chunk_id: ChunkId) -> list[Place]:
+        """See ListedSlabs."""
+        value = self._index.get_chunk(chunk_id)
+        return [] if value is None else decode_places(value)
+
     def read_into(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:
         """See LocalChunks. Raises ValueError if `start` and `into` reach beyond the chunk."""
         opened: list[tuple[int, SlabFile]] = []
@@ -87,8 +92,12 @@ class StoreReader:
         if the slab is not there."""
         return self._slabs.get(slab)
 
+    def open_slab(self, slab: int) -> int:
+        """See FileSlabs."""
+        return self._slabs.open_apart(slab)
+
     def file_slab(self, file_key: bytes) -> FileSlab | None:
-        """The slab of a large file, None if none is known."""
+        """See FileSlabs."""
         with self._index.read() as txn:
             return get_file(txn, file_key)
 
@@ -104,7 +113,8 @@ class StoreReader:
                 return None
             return next_generation((), txn.get(Table.GENERATIONS, chunk_id))
 
-    def _slab_path(self, slab: int) -> Path:
+    def slab_path(self, slab: int) -> Path:
+        """Where the slab's data file is, or should be. Raises ChunkCorrupt if the index does not list it."""
         with self._index.read() as txn:
             record = get_slab(txn, slab)
         if record is None:

@@ -7,11 +7,13 @@ checks its own crc.
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hoard_p2p.ids import ID_SIZE, SnapshotId
 from hoard_p2p.interfaces import Place, SlabKind
-from hoard_p2p.peer import NodeId
+
+if TYPE_CHECKING:
+    from hoard_p2p.peer import NodeId
 
 MAX_HISTORY = 16
 """A moved ref remembers this many earlier values."""
@@ -35,7 +37,7 @@ class Stamp(NamedTuple):
 
     wall_ms: int
     counter: int
-    node: NodeId
+    node: "NodeId"
 
 
 class PastValue(NamedTuple):
@@ -176,5 +178,7 @@ def decode_ref(value: bytes) -> RefRecord:
 
 
 def _decode_stamp(value: bytes, at: int) -> Stamp:
+    from hoard_p2p.peer import NodeId
+
     wall_ms, counter, node = _STAMP.unpack_from(value, at)
     return Stamp(wall_ms, counter, NodeId(node))

@@ -72,6 +72,12 @@ class SlabFiles:
                 self._open.popitem(last=False)
             return self._open.setdefault(slab, fresh)
 
+    def open_apart(self, slab: int) -> int:
+        """A descriptor of the slab that is the caller's alone. Raises as `get` does."""
+        file = self._open_slab(slab)
+        fd, file.fd = file.fd, -1
+        return fd
+
     def _open_slab(self, slab: int) -> SlabFile:
         path = self._find(slab)
         try:

@@ -14,12 +14,13 @@ from pathlib import Path
 from shlex import quote
 
 from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
-from hoard_p2p.ids import ChunkId, SnapshotId
+from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.peer import NODE_ID_SIZE, NodeId
 from hoard_p2p.storage import extents as chunks
-from hoard_p2p.storage import journal, ledger
+from hoard_p2p.storage import files, journal, ledger
 from hoard_p2p.storage.groups import WriterSettings
+from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table, Transaction
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
@@ -52,7 +53,10 @@ class Store:
         self.node_id, self.start_number = self._begin()
         self._reader = StoreReader(self._index, data_dir, owns_index=False)
         undo.callback(self._reader.close)
+        self._healer = Healer(self._index, self._reader)
         self._writers: list[ChunkWriter] = []
+        self._continued: set[int] = set()
+        """File slabs of earlier starts whose lock this one had: their former writers are gone."""
         self._undo = undo
 
     @classmethod
@@ -99,16 +103,22 @@ class Store:
         return self._make_slab(kind, size if kind is SlabKind.FILE else 0, b"")
 
     def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
-        """See SlabBroker. A slab of an earlier start is never continued: its writer may still be alive."""
+        """See SlabBroker. A slab of an earlier start is continued if its lock can be had: then whoever wrote it is
+        gone. There is no room to give out in a file slab, as there is in a shared one: each chunk has its offset."""
+        known = self.file_slab(file_key)
+        handle = None if known is None or known.complete else self._continue_slab(known.slab, size)
+        return handle or self._make_slab(SlabKind.FILE, size, file_key)
+
+    def _continue_slab(self, slab: int, size: int) -> SlabHandle | None:
+        """A file slab to go on writing, None if somebody writes it or it is damaged."""
         with self._index.read() as txn:
-            known = chunks.get_file(txn, file_key)
-            record = chunks.get_slab(txn, known.slab) if known else None
-        if known and record and not known.complete and (record.start, record.size) == (self.start_number, size):
-            path = self._layout.slab(record.kind, record.start, known.slab)
-            handle = reopen_slab(path, known.slab, record.kind, size)
-            if handle is not None:
-                return handle
-        return self._make_slab(SlabKind.FILE, size, file_key)
+            record = chunks.get_slab(txn, slab)
+        if record is None or record.kind is not SlabKind.FILE or record.size != size:
+            return None
+        handle = reopen_slab(self._layout.slab(record.kind, record.start, slab), slab, record.kind, size)
+        if handle is not None:
+            self._continued.add(slab)
+        return handle
 
     def _make_slab(self, kind: SlabKind, size: int, file_key: bytes) -> SlabHandle:
         record = SlabRecord(kind, self.start_number, size, time.time_ns(), file_key)
@@ -123,17 +133,44 @@ class Store:
             raise StoreFailed(f"no new slab in {self._layout.slabs}: {error}") from error
 
     def commit(self, extents: Sequence[Extent]) -> None:
-        """See SlabBroker. Also raises BadRequest or Refused if a slab is not one of this start."""
+        """See SlabBroker. Also raises BadRequest or Refused if a slab is neither made nor continued in this start."""
         with self._index.write() as txn:
-            for slab in {extent.slab for extent in extents}:
+            for slab in {extent.slab for extent in extents} - self._continued:
                 chunks.own_slab(txn, slab, self.start_number)
             chunks.add_extents(txn, extents)
+        self._healer.committed(extents)
 
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         with self._index.write() as txn:
-            chunks.own_slab(txn, slab, self.start_number)
-            chunks.put_file(txn, file_key, FileSlab(slab, complete))
+            if slab not in self._continued:
+                chunks.own_slab(txn, slab, self.start_number)
+            chunks.put_file(txn, file_key, FileSlab(slab, complete and self._healer.may_complete(slab)))
             chunks.set_file_key(txn, slab, file_key)
+
+    def settle_file(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]], writer: ChunkWriter) -> bool:
+        """Look at a large file whose slab is not recorded complete, though perhaps it is, or nearly: after a crash
+        between its last chunk and the record, or when the last chunk came with another file. Whether it is complete
+        then, or will be with the writer's next flush.
+
+        `writer` copies what is missing, if that is little. Slow for long files: reads a row of the index for each run.
+        """
+        known = self.file_slab(file_key)
+        if known is not None and known.complete:
+            return True
+        with self._index.read() as txn:
+            fit = files.best_slab(txn, runs)
+        if fit is None or fit.missing > writer.copy_share * fit.data:
+            return False
+        if not files.holes_are_zeros(self._reader.slab_path(fit.slab), runs):
+            return False
+        handle = self._continue_slab(fit.slab, sum(length for _, length in runs)) if fit.missing else None
+        if fit.missing and handle is None:
+            return False
+        with self._index.write() as txn:
+            complete = not fit.missing and self._healer.may_complete(fit.slab)
+            chunks.put_file(txn, file_key, FileSlab(fit.slab, complete))
+            chunks.set_file_key(txn, fit.slab, file_key)
+        return complete if handle is None else writer.complete_file(handle, file_key, runs)
 
     def file_slab(self, file_key: bytes) -> FileSlab | None:
         """The slab of a large file and whether it is complete; None if none is known."""
@@ -141,9 +178,21 @@ class Store:
 
     def quarantine(self, chunk_id: ChunkId, place: Place) -> bool:
         """Forget one place whose bytes are wrong; False if the index does not list it (any more). The chunk's next
-        place has a generation that differs from this one's. A file slab that loses a place is incomplete from then."""
-        with self._index.write() as txn:
-            return chunks.drop_place(txn, chunk_id, place)
+        place has a generation that differs from this one's. A file slab that loses a place is incomplete from then,
+        until the place is healed."""
+        return self._healer.quarantine(chunk_id, place)
+
+    def distrust(self, chunk_id: ChunkId, place: Place) -> bool:
+        """Look at a place whose bytes somebody found wrong: whether it is wrong indeed, and was listed until now.
+
+        It is quarantined then, and healed at once if another place of this disk has the chunk."""
+        return self._healer.distrust(chunk_id, place)
+
+    def heal(self, chunk_id: ChunkId, data: Bytes) -> Place | None:
+        """Write `data`, which the caller has hashed, over every quarantined place of the chunk, in the same file, and
+        list them again; the first of them. None if there is none, or no slab allows it (cut short, gone, read-only):
+        then the chunk is to be stored like any other."""
+        return self._healer.heal(chunk_id, data)
 
     # --- reading and writing chunks in this process
 

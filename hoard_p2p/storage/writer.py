@@ -28,6 +28,7 @@ class ChunkWriter:
         self._lock = threading.Lock()
         self._files: list[FileSlabSink] = []
         self._lingering: OrderedDict[bytes, FileSlabSink] = OrderedDict()
+        self._leaving: dict[bytes, FileSlabSink] = {}
         self._closed = False
 
     def close(self) -> None:
@@ -78,9 +79,20 @@ class ChunkWriter:
     def resume_file(self, file_key: bytes, size: int) -> FileSink:
         """A sink for the large file of `file_key`, whose chunks may arrive in any order and over a long time.
 
-        Continues the file's slab of this start of the node if there is one; several callers may hold sinks of one file
-        at once. Each ends its own with `finish` (all chunks of the file are stored) or `abandon` (not yet)."""
+        Continues the file's slab if there is an unfinished one that nobody writes, of whatever start; several callers
+        may hold sinks of one file at once. Each ends its own with `finish` (all chunks of the file are stored) or
+        `abandon` (not yet)."""
         return LingeringSink(lambda: self._lingering_sink(file_key, size))
+
+    @property
+    def copy_share(self) -> float:
+        """See WriterSettings."""
+        return self._settings.copy_share
+
+    def complete_file(self, handle: SlabHandle, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> bool:
+        """Complete an unfinished slab of a file by copies; false if it cannot be, or if that would take too many.
+        Takes over the handle. The record is durable with the next flush."""
+        return self._file_sink(handle.size, lambda: handle).complete(file_key, runs)
 
     def mark(self) -> int:
         """A point in time for `flush(since)`."""
@@ -101,23 +113,34 @@ class ChunkWriter:
         self._reader.read_at(place, 0, into)
         return True
 
-    def committed(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Those of `extents` that the index lists."""
-        return self._reader.committed(extents)
+    def listed(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Those of `extents` that the index lists, or that are on their way to it."""
+        waiting = {extent for extent in extents if self._is_pending(extent)}  # first: see `pending`
+        return [*waiting, *self._reader.committed([extent for extent in extents if extent not in waiting])]
+
+    def _is_pending(self, extent: Extent) -> bool:
+        place = self._groups.pending(extent.chunk_id)
+        return place is not None and place[:3] == extent[:3]
 
     def _lingering_sink(self, file_key: bytes, size: int) -> FileSlabSink:
-        """The open sink of a large file; of too many, the one used longest ago is closed."""
-        surplus = None
+        """The open sink of a large file; of too many, the one used longest ago is put aside.
+
+        A slab that is put aside stays locked until what was put is committed. Who wants it back before that gets the
+        same sink: a second one would find the lock taken, and begin another slab."""
         with self._lock:
-            sink = self._lingering.pop(file_key, None)
-            if sink is None or sink.ended:
+            sink = self._lingering.pop(file_key, None) or self._leaving.pop(file_key, None)
+            if sink is None or (sink.ended and not sink.revive()):
                 sink = self._file_sink(size, lambda: self._broker.resume_slab(file_key, size))
             self._lingering[file_key] = sink
             if len(self._lingering) > LINGERING:
-                surplus = self._lingering.popitem(last=False)[1]
-        if surplus is not None:
-            surplus.abandon()
+                self._put_aside(*self._lingering.popitem(last=False))
         return sink
+
+    def _put_aside(self, file_key: bytes, sink: FileSlabSink) -> None:
+        sink.abandon()
+        self._leaving = {key: known for key, known in self._leaving.items() if not known.closed}
+        if not sink.closed:
+            self._leaving[file_key] = sink
 
     def _file_sink(self, size: int, make_slab: Callable[[], SlabHandle]) -> FileSlabSink:
         return FileSlabSink(size, self._groups, self, lambda: _from_broker(make_slab), self._settings.copy_share)
@@ -154,6 +177,8 @@ class _SharedRooms:
         if self._closed:
             raise StoreFailed("the store's writer is closed")
         if self._slab is None or not self._slab.enter():
+            if self._slab is not None:
+                self._slab.retire()
             self._slab = OpenSlab(_from_broker(lambda: self._broker.new_slab(SlabKind.SHARED, 0)))
             self._cursor = Cursor(SHARED_SIZE)
             self._slab.enter()

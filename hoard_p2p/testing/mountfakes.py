@@ -13,10 +13,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -27,16 +29,19 @@ from hoard_p2p.errors import ChunkCorrupt, NotFound
 from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, chunk_id
 from hoard_p2p.interfaces import MountOptions, Place
 from hoard_p2p.mount.kernel import NO_OPEN, Can
-from hoard_p2p.mount.shared import WorkerSlot
+from hoard_p2p.mount.shared import MountFds, SharedState, WorkerSlot
+from hoard_p2p.mount.succession import start_detached
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.mount.unmount import unmount
 from hoard_p2p.mount.worker import Worker
+from hoard_p2p.testing.borrowing import borrowed
 from hoard_p2p.testing.missfakes import DEADLINE, SocketMisses
 
 SNAPSHOT = SnapshotId(bytes(range(32)))
 PIECE = 1 << 20
 _HOLE_BLOCK = 64 << 10
 _ZEROS = bytes(_HOLE_BLOCK)
+TAKE_OVER = "--take-over"
 _MODULE = "hoard_p2p.testing.mountfakes"
 
 
@@ -206,20 +211,55 @@ def _pieces(data: bytes, start: int, end: int, hole: bool, shop: Shop) -> Iterat
 
 @dataclass(slots=True)
 class FakeMount:
-    """A mount that answers. `log`: what its processes wrote on standard error so far."""
+    """A mount that answers. `supervisor`: the process that mounted it. `log`: what its processes wrote on standard
+    error so far."""
 
     mountpoint: Path
     supervisor: "subprocess.Popen[bytes]"
     log_path: Path
+    command: list[str]
+    _memory_fd: int
 
     @property
     def log(self) -> str:
         return self.log_path.read_text()
 
+    @contextmanager
+    def memory(self) -> Iterator[SharedState]:
+        """What the mount's processes share; stays readable when they are gone."""
+        shared = SharedState(os.dup(self._memory_fd))
+        try:
+            yield shared
+        finally:
+            shared.close()
+
+    def chief(self) -> int:
+        """The pid of the process that supervises the mount now, 0 if none does."""
+        with self.memory() as shared:
+            return shared.holder()
+
     def workers(self) -> list[int]:
         """The pids of the workers that run now."""
-        children = Path(f"/proc/{self.supervisor.pid}/task/{self.supervisor.pid}/children")
-        return [int(pid) for pid in children.read_text().split()]
+        with self.memory() as shared:
+            pids = [shared.slot(number).process for number in range(shared.workers)]
+        return [pid for pid in pids if pid and not has_ended(pid)]
+
+    def verifier(self) -> int:
+        """The pid of the verifier, 0 while it is being started."""
+        with self.memory() as shared:
+            return shared.slot(shared.verifier).process
+
+    def take_over(self) -> "subprocess.Popen[bytes]":
+        """Start a supervisor that replaces the living one and its processes."""
+        return self._adopter(TAKE_OVER)
+
+    def adopt(self) -> "subprocess.Popen[bytes]":
+        """Start a supervisor that takes the mount over if it has none."""
+        return self._adopter("")
+
+    def _adopter(self, how: str) -> "subprocess.Popen[bytes]":
+        with borrowed(self.workers()[0]) as fds, self.log_path.open("ab") as log:
+            return subprocess.Popen([*self.command, fds.encode(), how], pass_fds=fds.all, stderr=log)
 
 
 @contextmanager
@@ -232,25 +272,38 @@ def mounted(
     verify: str = "first",
     wanted: Can = NO_OPEN,
     become: Sequence[str] = (),
+    verifies: bool = False,
 ) -> Iterator[FakeMount]:
     """Mount a shop's catalog; gone afterwards, whatever happened. `become`: a command that runs what
-    follows it as another user."""
+    follows it as another user. `verifies`: with a verifier, which has nothing to do."""
     log_path = shop.folder / "log"
-    settings = json.dumps([str(mountpoint), workers, timeout, verify, int(wanted)])
-    argv = [*become, sys.executable, "-m", _MODULE, str(shop.folder), settings]
+    settings = json.dumps([str(mountpoint), workers, timeout, verify, int(wanted), verifies])
+    command = [*become, sys.executable, "-m", _MODULE, str(shop.folder), settings]
     with log_path.open("ab") as log:
-        supervisor = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
     assert supervisor.stdout is not None
+    memory_fd = -1
     try:
         if supervisor.stdout.readline() != b"ready\n":
             raise RuntimeError(f"the mount did not come up: {log_path.read_text()}")
-        yield FakeMount(mountpoint, supervisor, log_path)
+        memory_fd = _memory_of(supervisor.pid)
+        yield FakeMount(mountpoint, supervisor, log_path, command, memory_fd)
     finally:
         with suppress(NotFound):
             unmount(mountpoint, force=True)
         supervisor.terminate()
         supervisor.wait(DEADLINE)
         supervisor.stdout.close()
+        if memory_fd >= 0:
+            os.close(memory_fd)
+
+
+def _memory_of(pid: int) -> int:
+    """The shared memory of a mount, from one of its processes."""
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        if os.readlink(entry).startswith("/memfd:hoard-mount-"):
+            return os.open(entry, os.O_RDWR)
+    raise RuntimeError(f"process {pid} serves no mount")
 
 
 @contextmanager
@@ -271,13 +324,15 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def _supervise(folder: str, settings: str) -> int:
-    options, wanted = _options(settings)
+def _supervise(folder: str, settings: str, descriptors: str = "", how: str = "") -> int:
+    options, wanted, verifies = _options(settings)
 
     def serve(slot: WorkerSlot) -> int:
+        argv = [sys.executable, "-m", _MODULE, folder, settings, slot.fds.encode()]
+        adopt = partial(start_detached, argv, slot.fds.all)
         misses = SocketMisses(shop.socket_path)
         with shop.catalog() as catalog:
-            Worker(slot, catalog=catalog, chunks=shop.chunks, misses=misses, options=options).run()
+            Worker(slot, catalog=catalog, chunks=shop.chunks, misses=misses, options=options, adopt=adopt).run()
         return 0
 
     def ready() -> None:
@@ -285,24 +340,28 @@ def _supervise(folder: str, settings: str) -> int:
         sys.stdout.flush()
 
     shop = Shop(Path(folder))
+    supervisor = Supervisor(SNAPSHOT, options, serve=serve, verify=_idle if verifies else None, ready=ready)
+    if descriptors:
+        return supervisor.adopt(MountFds.parse(descriptors), take_over=how == TAKE_OVER)
     with shop.catalog() as catalog:
         runs, inodes = catalog.chunks, catalog.inodes
     with shop.catalog_path.open("rb") as file:
-        return Supervisor(
-            SNAPSHOT,
-            options,
-            catalog_fd=file.fileno(),
-            runs=runs,
-            inodes=inodes,
-            serve=serve,
-            ready=ready,
-            wanted=wanted,
-        ).run()
+        return supervisor.run(catalog_fd=file.fileno(), runs=runs, inodes=inodes, wanted=wanted)
 
 
-def _options(settings: str) -> tuple[MountOptions, Can]:
-    mountpoint, workers, timeout, verify, wanted = json.loads(settings)
-    return MountOptions(Path(mountpoint), workers, timeout, verify), Can(wanted)
+def _idle(slot: WorkerSlot) -> int:
+    """A verifier that finds nothing to verify."""
+    shared = SharedState(os.dup(slot.fds.shared))
+    shared.attach(slot.number, os.getpid())
+    while not shared.ending:
+        shared.beat(slot.number)
+        time.sleep(0.2)
+    return 0
+
+
+def _options(settings: str) -> tuple[MountOptions, Can, bool]:
+    mountpoint, workers, timeout, verify, wanted, verifies = json.loads(settings)
+    return MountOptions(Path(mountpoint), workers, timeout, verify), Can(wanted), verifies
 
 
 if __name__ == "__main__":

@@ -139,7 +139,15 @@ def _jobs(disk: Path, engine: str) -> str:
 
 
 def _can_fio(engine: str, scratch: Path) -> bool:
-    probe = ("fio", "--name=probe", f"--ioengine={engine}", "--rw=write", "--size=4k", "--bs=4k", "--output-format=terse")
+    probe = (
+        "fio",
+        "--name=probe",
+        f"--ioengine={engine}",
+        "--rw=write",
+        "--size=4k",
+        "--bs=4k",
+        "--output-format=terse",
+    )
     return ran(*probe, at=scratch)[0] == 0
 
 
@@ -207,7 +215,9 @@ def _asked(disk: Path, name: str, options: str) -> object:
 
 @pytest.mark.parametrize("options", ["mode=ro", "immutable=1", "mode=rw", "mode=ro&nolock=1"])
 def test_sqlite_answers_and_refuses_as_on_a_local_disk(disks: Disks, options: str) -> None:
-    answers = disks.same(lambda disk: {name: _asked(disk, name, options) for name in ("delete.db", "wal.db", "open.db")})
+    answers = disks.same(
+        lambda disk: {name: _asked(disk, name, options) for name in ("delete.db", "wal.db", "open.db")}
+    )
     assert str(answers["delete.db"]).startswith("[[('ok',)], [(20000, 199990000, ")
 
 
@@ -312,7 +322,9 @@ def test_programs_scripts_and_libraries_run_from_the_mount(disks: Disks) -> None
             ran(code / "script", "a", "b", at=disk),
             ran("bash", "-c", "code/data", at=disk),
             ran(sys.executable, "-c", load, code / "library.so", at=disk),
-            ran(sys.executable, "-c", "import os; os.write(1, b'x')", at=disk, env={"LD_PRELOAD": f"{code}/library.so"}),
+            ran(
+                sys.executable, "-c", "import os; os.write(1, b'x')", at=disk, env={"LD_PRELOAD": f"{code}/library.so"}
+            ),
             ran("bash", "-c", "cd code && ./program '' && ldd ./program | wc -l", at=disk),
         ]
 
@@ -343,7 +355,9 @@ def _layered(lower: Path, scratch: Path) -> Iterator[Path]:
     for directory in (upper, work, merged):
         directory.mkdir()
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-    done = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "overlay", "overlay", "-o", options, merged], capture_output=True, check=False
+    )
     if done.returncode != 0:
         pytest.skip(f"overlayfs cannot be mounted here: {done.stderr.decode().strip()}")
     try:
@@ -367,4 +381,3 @@ def test_an_overlay_reads_through_and_copies_up(disks: Disks) -> None:
 
     disks.same(changes)
     assert (disks.mount / "tree" / "shard").read_bytes() == (disks.local / "tree" / "shard").read_bytes()
-

@@ -238,7 +238,9 @@ ctypes.string_at(at + end, 1)
 
 def test_a_map_past_the_last_page_is_a_bus_error(disks: Disks) -> None:
     def maps(disk: Path) -> tuple[int, bytes]:
-        done = subprocess.run([sys.executable, "-c", MAPPED, disk / "tail"], capture_output=True, check=False, timeout=30)
+        done = subprocess.run(
+            [sys.executable, "-c", MAPPED, disk / "tail"], capture_output=True, check=False, timeout=30
+        )
         return done.returncode, done.stdout
 
     status, _ = disks.same(maps)

@@ -17,6 +17,7 @@ import pytest
 from hoard_p2p.mount.kernel import NO_OPEN, Can
 from hoard_p2p.mount.mountinfo import mounts
 from hoard_p2p.mount.unmount import unmount
+from hoard_p2p.testing.hammer import Hammer
 from hoard_p2p.testing.missfakes import DEADLINE, FakeNode
 from hoard_p2p.testing.mountfakes import SNAPSHOT, FakeMount, Shop, has_ended, mounted, publish_folder, running
 
@@ -50,47 +51,6 @@ def mountpoint(new_directory: Callable[[str], Path]) -> Path:
     return new_directory("m")
 
 
-class _Hammer(threading.Thread):
-    """Reads at random places past the page cache, and counts what was wrong."""
-
-    def __init__(self, source: Path, mountpoint: Path, seed: int) -> None:
-        super().__init__(daemon=True)
-        self._rng = random.Random(seed)
-        self._contents = {path.name: path.read_bytes() for path in source.iterdir() if path.is_file()}
-        self._mountpoint = mountpoint
-        self._ending = threading.Event()
-        self.reads = self.wrong = 0
-        self.errors: list[OSError] = []
-        self.start()
-
-    def run(self) -> None:
-        while not self._ending.is_set():
-            name = self._rng.choice(sorted(self._contents))
-            offset = self._rng.randrange(len(self._contents[name]))
-            try:
-                file = os.open(self._mountpoint / name, os.O_RDONLY)
-                got = os.pread(file, 200_000, offset)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(file)
-            except OSError as error:
-                self.errors.append(error)
-                continue
-            self.wrong += got != self._contents[name][offset : offset + 200_000]
-            self.reads += 1
-
-    def more(self, reads: int) -> None:
-        """Wait until that many more reads are done."""
-        goal, deadline = self.reads + reads, time.monotonic() + DEADLINE
-        while self.reads < goal:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{goal - self.reads} of {reads} reads are missing; errors: {self.errors}")
-            self._ending.wait(0.01)
-
-    def end(self) -> None:
-        self._ending.set()
-        self.join(DEADLINE)
-
-
 def _kill_a_worker(mount: FakeMount, rng: random.Random) -> None:
     deadline = time.monotonic() + DEADLINE
     while not (pids := mount.workers()):
@@ -104,7 +64,7 @@ def _kill_a_worker(mount: FakeMount, rng: random.Random) -> None:
 def test_killed_workers_are_not_noticed_by_readers(source: Path, shop: Shop, mountpoint: Path, workers: int) -> None:
     rng = random.Random(1)
     with mounted(shop, mountpoint, workers=workers) as mount:
-        hammers = [_Hammer(source, mountpoint, seed) for seed in range(2)]
+        hammers = [Hammer(source, mountpoint, seed) for seed in range(2)]
         for _ in range(8):
             hammers[0].more(rng.randrange(5, 60))
             _kill_a_worker(mount, rng)
@@ -166,7 +126,7 @@ from pathlib import Path
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.supervisor import Supervisor
 options = MountOptions(Path({str(mountpoint)!r}), 2, 5.0)
-sys.exit(Supervisor({SNAPSHOT!r}, options, catalog_fd=0, runs=1, inodes=1, serve=lambda _: 1).run())
+sys.exit(Supervisor({SNAPSHOT!r}, options, serve=lambda _: 1).run(catalog_fd=0, runs=1, inodes=1))
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=DEADLINE, check=False)
     assert ended.returncode == 1

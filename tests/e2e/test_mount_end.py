@@ -49,7 +49,8 @@ def mountpoint(new_directory: Callable[[str], Path]) -> Path:
 
 def _refusal(mountpoint: Path) -> str:
     with pytest.raises(MountFailed) as caught:
-        Supervisor(SNAPSHOT, MountOptions(mountpoint, 1, 5.0), catalog_fd=0, runs=1, inodes=1, serve=lambda _: 0).run()
+        supervisor = Supervisor(SNAPSHOT, MountOptions(mountpoint, 1, 5.0), serve=lambda _: 0)
+        supervisor.run(catalog_fd=0, runs=1, inodes=1)
     return str(caught.value)
 
 

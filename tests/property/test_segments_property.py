@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoard_p2p.ids import HOLE, ChunkId
+from hoard_p2p.limits import MAX_SEGMENT, MAX_SEGMENT_CHUNKS
 from hoard_p2p.segments import (
     LARGE_FILE,
-    MAX_SEGMENT,
-    MAX_SEGMENT_CHUNKS,
     Segmenter,
     SegmentTable,
     data_size,

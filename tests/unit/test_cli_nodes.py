@@ -38,7 +38,21 @@ STATUS: Body = {
     ],
     "store": {"capacity": 100 << 30, "used": 5 << 30, "chunks": 123456},
     "origins": [],
-    "mounts": [{"mountpoint": "/mnt/\x1bset", "snapshot": "ab" * 32, "pid": 4712}],
+    "mounts": [
+        {
+            "mountpoint": "/mnt/\x1bset",
+            "snapshot": "ab" * 32,
+            "pid": 4712,
+            "version": "0.1.0",
+            "io": "no-open",
+            "io_reason": "9,000 of 9,100 files are small",
+            "workers": 2,
+            "served": 123456,
+            "parked": 3,
+            "failed": 0,
+        },
+        {"mountpoint": "/mnt/old", "snapshot": "cd" * 32, "pid": 99, "io": "passthrough", "version": "0.0.9"},
+    ],
 }
 
 
@@ -58,6 +72,12 @@ def test_status_shows_everything_in_words(capsys: pytest.CaptureFixture[str]) ->
 
 def test_status_escapes_what_others_named() -> None:
     assert "/mnt/\\x1bset" in status_text(STATUS)
+
+
+def test_status_says_how_each_mount_is_served() -> None:
+    lines = [" ".join(line.split()) for line in status_text(STATUS).splitlines()]
+    assert lines[-2].endswith(" 4712 123,456 3 0 no-open: 9,000 of 9,100 files are small")
+    assert lines[-1].endswith(" 99 ? ? ? passthrough; version 0.0.9"), "a mount whose memory cannot be read"
 
 
 def test_status_json_is_the_answer_of_the_node(capsys: pytest.CaptureFixture[str]) -> None:

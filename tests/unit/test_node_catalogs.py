@@ -60,7 +60,7 @@ class Scene:
             peers = MemoryPeers({OTHER.node_id: self.held})
             with ThreadPoolExecutor(4) as pool, self.store.writer() as writer:
                 async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-                    keeper = self.keeper(writer, self.store.reader())
+                    keeper = self.keeper(writer, self.store.reader(), self.store.heal)
                     fetcher = self._fetcher(group, pool, keeper, peers)
                     catalogs = Catalogs(
                         store=self.store,

@@ -82,6 +82,14 @@ def test_garbage_is_an_error_and_leaks_no_descriptor(pair: tuple[socket.socket, 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_descriptors_beside_an_empty_message_are_closed(pair: tuple[socket.socket, socket.socket]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with (Path("/dev/null")).open() as null:
+        socket.send_fds(pair[0], [b""], [null.fileno()])
+    assert framing.receive(pair[1]) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_names_that_are_no_text_survive(pair: tuple[socket.socket, socket.socket]) -> None:
     name = os.fsdecode(b"caf\xe9\n")
     framing.send(pair[0], {"name": name})
@@ -258,8 +266,6 @@ def test_a_mount_worker_asks_again_when_the_node_comes_back(tmp_path: Path, rest
         answering.set()
 
     async def handler(request: LocalRequest) -> LocalReply:
-        if request.op == "attach":
-            await asyncio.Event().wait()
         asked.set()
         if not answering.is_set():
             await asyncio.Event().wait()
@@ -269,7 +275,7 @@ def test_a_mount_worker_asks_again_when_the_node_comes_back(tmp_path: Path, rest
             return LocalReply({"place": None}, (framing.memfd_of(b"inline"),))
         return LocalReply({"place": [1, 2, 3, 4]})
 
-    misses = NodeMisses(tmp_path, "ab" * 32, "/mnt/x", os.getpid(), 60.0)
+    misses = NodeMisses(tmp_path, "ab" * 32, 60.0)
     answers: list[Found | MissFailed] = []
 
     def collected() -> bool:

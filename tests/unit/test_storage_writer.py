@@ -1,5 +1,6 @@
 """The writer: groups, pending chunks, failures, large files that are completed or continued."""
 
+import fcntl
 import random
 import threading
 import time
@@ -16,7 +17,7 @@ from hoard_p2p.storage.filesink import Missing, missing_runs
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.openslab import SHARED_SIZE
 from hoard_p2p.storage.store import Store
-from hoard_p2p.storage.writer import ChunkWriter
+from hoard_p2p.storage.writer import LINGERING, ChunkWriter
 
 KEY = b"0123456789abcdef"
 NEVER = WriterSettings(group_seconds=3600)
@@ -342,22 +343,51 @@ def test_a_resumed_file_goes_on_in_its_slab_within_a_writer_and_with_the_next_on
     assert not known.complete
 
 
-def test_a_resumed_file_starts_a_new_slab_in_the_next_start_and_is_completed_if_little_is_missing(
-    tmp_path: Path,
+def test_a_resumed_file_goes_on_in_its_slab_in_the_next_start_of_the_node(tmp_path: Path) -> None:
+    chunks = datas(9, 300_000)
+    for start in range(3):
+        with Store.open(tmp_path) as store:
+            with store.writer() as writer:
+                put_part(writer, chunks, range(3 * start, 3 * start + 3), finish=start == 2)
+            found = store.file_slab(KEY)
+            assert found is not None
+            assert found.complete is (start == 2)
+    (slab,) = (tmp_path / "slabs").glob("F-*.slab")
+    assert slab.read_bytes() == b"".join(chunks)
+
+
+@pytest.mark.parametrize(("held", "complete"), [(2, True), (5, False)])
+def test_a_slab_whose_writer_outlived_its_node_is_left_alone_and_copied_from_if_little_is_missing(
+    tmp_path: Path, held: int, complete: bool
 ) -> None:
     chunks = datas(9, 300_000)
     with Store.open(tmp_path) as store, store.writer() as writer:
-        put_part(writer, chunks, range(2))
+        put_part(writer, chunks, range(held))
         first = store.file_slab(KEY)
-    with Store.open(tmp_path) as store:
-        with store.writer() as writer:
-            put_part(writer, chunks, range(2, 9), finish=True)
-        found = store.file_slab(KEY)
         assert first is not None
-        assert found is not None
-        assert found.complete
-        assert found.slab != first.slab
-        assert (tmp_path / "slabs" / f"F-2-{found.slab}.slab").read_bytes() == b"".join(chunks)
+    with (tmp_path / "slabs" / f"F-1-{first.slab}.slab").open("r+b") as outliving:
+        fcntl.flock(outliving, fcntl.LOCK_EX)
+        with Store.open(tmp_path) as store:
+            with store.writer() as writer:
+                put_part(writer, chunks, range(held, 9), finish=True)
+            found = store.file_slab(KEY)
+            assert found is not None
+            assert found.complete is complete
+            assert found.slab != first.slab
+
+
+def test_more_large_files_at_once_than_are_kept_open_get_one_slab_each(store: Store) -> None:
+    files = {b"%16d" % number: datas(3, 5000, seed=number) for number in range(LINGERING + 20)}
+    with store.writer() as writer:
+        for part in range(3):
+            for key, chunks in files.items():
+                sink = writer.resume_file(key, 15_000)
+                sink.put(chunk_id(chunks[part]), chunks[part], part * 5000)
+        for key, chunks in files.items():
+            writer.resume_file(key, 15_000).finish(key, file_of(chunks))
+    found = [store.file_slab(key) for key in files]
+    assert all(file is not None and file.complete for file in found)
+    assert len(list((store.data_dir / "slabs").glob("F-*.slab"))) == len(files)
 
 
 def test_several_users_may_resume_one_file_at_once(store: Store) -> None:

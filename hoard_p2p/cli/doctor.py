@@ -1,0 +1,8 @@
+"""`hoard doctor`."""
+
+import click
+
+
+@click.command()
+def doctor() -> None:
+    """stub"""
