@@ -102,14 +102,14 @@ def mount(new_directory: Callable[[str], Path]) -> Iterator[Scripted]:
         pytest.skip(reason)
     connection = Connection.open("0123456789ab", folder, kernel.PASSTHROUGH)
     if not connection.passthrough:
-        connection.detach_lazily()
+        connection.detach_anyhow()
         connection.close()
         pytest.skip("this kernel has no passthrough")
     mount = Scripted(folder / "f", connection)
     try:
         yield mount
     finally:
-        connection.detach_lazily()
+        connection.detach_anyhow()
         mount.thread.join(WAIT)
         connection.close()
 
