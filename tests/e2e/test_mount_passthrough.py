@@ -344,7 +344,7 @@ def test_a_file_that_came_piece_by_piece_from_a_peer_gets_a_backing_file(
     address = node.json("status")["node"]["url"].removeprefix("http://")
     other = Machine(new_directory("n"), node.cluster, "two", listen="127.0.0.1:0", discovery=f"static:{address}")
     with machines([other], others=1):
-        path = other.mount(snapshot, new_directory("m"), "--verify", "arrival", "--io", "passthrough")
+        path = other.mount(snapshot, new_directory("m"), "--verify", "arrival", "--io", "passthrough", "--no-fill")
         content = (source / "big").read_bytes()
         with _peek(other, path) as mount:
             assert not mount.passes("big")
