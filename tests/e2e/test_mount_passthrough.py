@@ -317,13 +317,18 @@ def test_openers_do_not_notice_that_modes_change_and_workers_are_killed(
     assert mount.passes("big")
 
 
-def test_a_successor_knows_what_is_open_and_how(trusting: Peek, source: Path) -> None:
+@pytest.mark.parametrize("supervisor_too", [False, True])
+def test_a_successor_knows_what_is_open_and_how(trusting: Peek, source: Path, supervisor_too: bool) -> None:
     content = (source / "big").read_bytes()
     with _demoted(trusting):
         cached = os.open(trusting.path / "big", os.O_RDONLY)
     passing = os.open(trusting.path / "other", os.O_RDONLY)
-    before = trusting.worker
+    before, supervisor = trusting.worker, trusting.shared.supervisor
     assert before
+    assert supervisor
+    if supervisor_too:
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: trusting.shared.supervisor != supervisor, "another supervisor takes its place")
     os.kill(before, signal.SIGKILL)
     with _opened(trusting.path / "again") as fd:
         assert os.pread(fd, MIB, 19 * MIB) == content[19 * MIB :]
