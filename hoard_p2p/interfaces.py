@@ -145,8 +145,7 @@ class FileSlabs(Protocol):
         ...
 
     def open_slab(self, slab: int) -> int:
-        """A descriptor of the slab's data file, open for reading, which the caller closes (a copy of a common one: its
-        flags and position are not the caller's). Raises ChunkCorrupt if
+        """A fresh descriptor of the slab's data file, open for reading, which the caller closes. Raises ChunkCorrupt if
         the slab is not there, StoreFailed if it cannot be opened."""
         ...
 
