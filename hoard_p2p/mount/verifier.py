@@ -51,7 +51,7 @@ class Verifier:
         self._misses = misses
         self._idle = options.verify != "first"
         self._shared = SharedState(os.dup(slot.fds.shared))
-        self._agenda = Agenda(catalog, chunks, slabs, self._shared)
+        self._agenda = Agenda(catalog, chunks, slabs, self._shared, time.monotonic())
         self._open = OpenSlabs(slabs)
         self._told = 0
         self._repairs: Counter[int] = Counter()

@@ -17,7 +17,7 @@ from hoard_p2p.catalog.builder import CatalogBuilder, Meta
 from hoard_p2p.catalog.layout import file_key
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.ids import HOLE, ChunkId, chunk_id
-from hoard_p2p.mount.agenda import RETRY, URGENT, Agenda
+from hoard_p2p.mount.agenda import QUIET, RETRY, URGENT, Agenda
 from hoard_p2p.mount.checking import DEPTH, Checkers, OpenSlabs
 from hoard_p2p.mount.pieces import Check
 from hoard_p2p.mount.shared import FILE_CHECKED, SharedState
@@ -65,9 +65,9 @@ class Bench:
 
     def __post_init__(self) -> None:
         reader = self.store.reader()
-        self.agenda = Agenda(self.catalog, reader, reader, self.shared)
-        self.slabs = OpenSlabs(reader)
         self.now = 100.0
+        self.agenda = Agenda(self.catalog, reader, reader, self.shared, self.now)
+        self.slabs = OpenSlabs(reader)
 
     def work(self, *, calm: bool = False) -> None:
         """Until there is nothing more to do."""
@@ -81,7 +81,7 @@ class Bench:
 
     def _submit(self, checkers: Checkers, calm: bool) -> bool:
         while checkers.outstanding < DEPTH:
-            self.now += calm
+            self.now += 3 * calm
             task = self.agenda.next_calm(self.now) if calm else self.agenda.next(self.now)
             if task is None:
                 return False
@@ -219,6 +219,20 @@ def test_files_that_nobody_asked_for_are_checked_in_quiet_times(bench: Bench) ->
     assert bench.shared.checked[FIRST_LARGE] == FILE_CHECKED
     bench.agenda.next_calm(bench.now + 10)
     assert bench.agenda.calm_wait(bench.now + 10) is None
+
+
+def test_a_file_that_is_wanted_while_it_is_checked_in_quiet_is_checked_at_once(bench: Bench) -> None:
+    bench.put_file(FIRST_LARGE)
+    assert bench.agenda.next_calm(bench.now) is None
+    bench.now += QUIET
+    task = bench.agenda.next_calm(bench.now)  # and much more of it is planned
+    assert task is not None
+    bench.agenda.hear(FIRST_LARGE | URGENT, bench.now)
+    bench.work()
+    assert bench.shared.checked[FIRST_LARGE] != FILE_CHECKED  # that piece is still on its way
+    bench.agenda.settle(task, False)
+    bench.work()
+    assert bench.shared.checked[FIRST_LARGE] == FILE_CHECKED
 
 
 def test_a_reader_never_gets_the_bytes_of_a_place_that_was_not_verified(bench: Bench) -> None:
