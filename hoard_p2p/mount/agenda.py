@@ -27,8 +27,6 @@ QUIET = 2.0
 """Seconds without a hint until files that nobody asked for are verified."""
 CALM_RATE = 200e6
 """Bytes a second of that."""
-READY = 8
-"""Pieces planned at least, so that the disk has been told of them when they are read."""
 BATCH_RUNS = 256
 RETRY = 10.0
 """Seconds for which a file whose slab was found wrong is not verified again: it is being repaired, or is past that."""
@@ -69,8 +67,6 @@ class Agenda:
         self._heard = now
         self._in_flight: set[int] = set()
         self._hopeless: dict[int, float] = {}  # files whose slab is wrong for good, until when
-        self.planned: list[Piece] = []
-        """Pieces that were planned since the caller last emptied it: the disk can be told of them."""
         self.finished = False
         """Whether a file is done that an OPEN may wait for; the caller resets it."""
 
@@ -178,7 +174,7 @@ class Agenda:
         if check is None:
             return None
         try:
-            if len(source.ready) < READY:
+            if not source.ready:
                 self._plan(source, check.pieces(self._in_flight))
         except HoardError as error:
             log.info("the slab of inode %d is not verified: %s", check.inode + 1, error)
@@ -189,7 +185,7 @@ class Agenda:
 
     def _from_runs(self) -> Task | None:
         source = self._runs
-        while len(source.ready) < READY and (runs := self._next_runs()):
+        while not source.ready and (runs := self._next_runs()):
             try:
                 self._plan(source, assemble(self._lying(runs)))
             except HoardError as error:
@@ -264,7 +260,6 @@ class Agenda:
 
     def _plan(self, source: _Source, pieces: list[Piece]) -> None:
         source.ready.extend(Task(piece, source.check) for piece in pieces)
-        self.planned.extend(pieces)
         for piece in pieces:
             self._in_flight.update(check.run for check in piece.checks if check.generation)
 
