@@ -1,0 +1,117 @@
+"""The processes of a mount: who they are, and their deaths."""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hoard_p2p.mount.mountinfo import MountInfo, mount_at, mounts
+from hoard_p2p.mount.shared import SharedState
+from hoard_p2p.mount.users import servers, shared_name
+from tests.system import wait_until
+
+
+class Crew:
+    """Those behind one mount, as the memory that they share shows them."""
+
+    def __init__(self, info: MountInfo, shared: SharedState) -> None:
+        self.info = info
+        self._shared = shared
+
+    @property
+    def supervisor(self) -> int:
+        return self._shared.supervisor
+
+    def workers(self) -> list[int]:
+        """Pids of those that serve at this moment."""
+        slots = [self._shared.slot(number).pid for number in range(self._shared.workers)]
+        return [pid for pid in slots if pid and is_alive(pid)]
+
+    def verifier(self) -> int:
+        """Its pid, 0 if there is none."""
+        return self._shared.slot(self._shared.verifier).pid
+
+    def is_whole(self) -> bool:
+        return bool(self.supervisor) and is_alive(self.supervisor) and len(self.workers()) == self._shared.workers
+
+    def kill_a_worker(self, rng: random.Random) -> int:
+        """kill -9 of one worker, or now and then of the verifier; how many died, 0 while none serves."""
+        verifier = self.verifier()
+        victims = [verifier] if verifier and rng.random() < 0.1 else self.workers()
+        return int(bool(victims) and kill(rng.choice(victims)))
+
+    def kill_supervisor(self) -> int:
+        """kill -9 of it; its pid."""
+        pid = self.supervisor
+        assert kill(pid), "there is no supervisor"
+        return pid
+
+    def kill_everyone(self) -> list[int]:
+        """kill -9 of all at once: nobody has time to replace anybody. Their pids."""
+        stopped: list[int] = []
+        while fresh := [pid for pid in servers(self.info) if pid not in stopped]:
+            for pid in fresh:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            stopped += fresh
+        for pid in stopped:
+            kill(pid)
+        wait_until(lambda: not any(map(is_alive, stopped)), "the killed processes end")
+        return stopped
+
+
+@contextmanager
+def crew_of(mountpoint: Path) -> Iterator[Crew]:
+    """Those behind the mount on `mountpoint`. This process holds their shared memory meanwhile."""
+    info = mount_at(mountpoint.resolve())
+    assert info is not None, f"nothing is mounted on {mountpoint}"
+    shared = SharedState(_shared(info))
+    try:
+        yield Crew(info, shared)
+    finally:
+        shared.close()
+
+
+def _shared(info: MountInfo) -> int:
+    link = f"/memfd:{shared_name(info.device)} (deleted)"
+    for pid in servers(info):
+        with suppress(OSError):
+            for entry in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{entry}"
+                if os.readlink(path) == link:
+                    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    raise AssertionError(f"nobody is behind {info.mountpoint}")
+
+
+def kill(pid: int) -> bool:
+    """kill -9; False if it has ended before."""
+    if not is_alive(pid):
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; a zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except (OSError, IndexError):
+        return False
+
+
+def holders(info: MountInfo) -> dict[int, str]:
+    """Processes that (still) have the shared memory of that mount, and what they are."""
+    found = {}
+    for pid in servers(info):
+        with suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def is_mounted(mountpoint: Path) -> bool:
+    return any(each.mountpoint == mountpoint.resolve() for each in mounts())
