@@ -33,6 +33,11 @@ class Crew:
         """Its pid, 0 if there is none."""
         return self._shared.slot(self._shared.verifier).pid
 
+    def backed(self) -> int:
+        """Open files that the kernel reads by itself."""
+        opens = self._shared.opens[: 2 * self._shared.opens_used]
+        return sum(1 for handle, where in zip(opens[::2], opens[1::2], strict=True) if handle and where & 0xFFFF_FFFF)
+
     def is_whole(self) -> bool:
         return bool(self.supervisor) and is_alive(self.supervisor) and len(self.workers()) == self._shared.workers
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.root, pytest.mark.fuse, pytest.mark.timeout(180)]
 
 MIB = 1 << 20
 SHARD = 12 * MIB
-TAIL = 5 * MIB + 777
+TAIL = 9 * MIB + 777
 ENTRIES = 3000
 LONGEST = 255
 DEEP = 15
@@ -71,7 +71,7 @@ def _fill(source: Path) -> None:
 
 @pytest.fixture(scope="module", params=IO_KINDS)
 def disks(request: pytest.FixtureRequest) -> Iterator[Disks]:
-    with two_disks(_fill, request.param) as made:
+    with two_disks(_fill, request.param, large="tail") as made:
         yield made
 
 
