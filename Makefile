@@ -36,7 +36,7 @@ bench: bench-publish bench-mount bench-fetch  ## all benchmarks, with their defa
 bench-publish: $(RUN)  ## publish against cp + b3sum of the same files
 	$(BIN)/python benchmarks/publish.py $(ARGS)
 
-bench-mount: $(RUN)  ## a mount against the native file system
+bench-mount: $(RUN)  ## a mount against the native file system (docs/benchmarks.md)
 	$(BIN)/python benchmarks/mount.py $(ARGS)
 
 bench-fetch: $(RUN)  ## whole files read from a peer for the first time

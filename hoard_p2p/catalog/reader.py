@@ -9,7 +9,8 @@ from mmap import mmap
 from typing import NoReturn
 
 from hoard_p2p.catalog import layout
-from hoard_p2p.catalog.layout import HARD_LINK, MAX_NAME, MAX_PATH, MAX_SIZE, MAX_TARGET, Column, file_key
+from hoard_p2p.catalog.entries import Entries
+from hoard_p2p.catalog.layout import HARD_LINK, MAX_PATH, MAX_SIZE, MAX_TARGET, Column, file_key
 from hoard_p2p.catalog.runs import ChunkSpan, SegmentChunk, hole_runs
 from hoard_p2p.catalog.xattrs import decode_xattrs
 from hoard_p2p.errors import CatalogCorrupt, PathNotFound
@@ -42,6 +43,7 @@ class Catalog:
         self._view = memoryview(data)
         flags, self._columns = layout.sections(self._view)
         columns = self._columns
+        self.entries = Entries(columns)
         self._mode = columns[Column.MODE]
         self._size = columns[Column.SIZE]
         self._mtime = columns[Column.MTIME]
@@ -150,7 +152,7 @@ class Catalog:
         """The entry's name; empty for the root."""
         if inode == 0:
             return b""
-        name = self._raw_name(inode)
+        name = self.entries.raw_name(inode)
         if b"/" in name or b"\0" in name or name in (b".", b".."):
             self._corrupt(inode, f"has the name {name!r}")
         return name
@@ -170,10 +172,9 @@ class Catalog:
     def lookup(self, directory: int, name: bytes) -> int:
         """The entry of that name, ABSENT if there is none or `directory` is no directory. `.` and `..` are absent."""
         entries = self.children(directory)
-        place = bisect_left(entries, name, key=self._raw_name)
-        if place == len(entries) or self._raw_name(entries[place]) != name or name in (b".", b".."):
+        found = self.entries.place(entries, name)
+        if found == entries.stop or self.entries.raw_name(found) != name or name in (b".", b".."):
             return ABSENT
-        found = entries[place]
         if self._parent[found] != directory:
             self._corrupt(found, f"is listed in {directory}, its parent is {self._parent[found]}")
         return found
@@ -345,6 +346,11 @@ class Catalog:
             self._corrupt_segment(segment)
         return range(first, stop)
 
+    def segment_size(self, segment: int) -> int:
+        """Bytes of all runs that lie in the segment, with holes and repeated chunks; O(1)."""
+        runs = self.segment_runs(segment)
+        return self._end[runs.stop] - self._end[runs.start]
+
     def segment_file(self, segment: int) -> int:
         """The inode of the large file that the segment lies in, 0 for none."""
         inode = self._segment_file[segment]
@@ -379,12 +385,6 @@ class Catalog:
         from hoard_p2p.catalog.validate import validate  # with the segmenter, which readers do not need
 
         validate(self, self._columns)
-
-    def _raw_name(self, inode: int) -> bytes:
-        start, stop = self._name[inode], self._name[inode + 1]
-        if not 1 <= stop - start <= MAX_NAME or stop > len(self._heap):
-            self._corrupt(inode, f"has a name from {start} to {stop} of the heap")
-        return self._heap[start:stop].tobytes()
 
     def _run_at(self, runs: range, position: int) -> int:
         """The run of `runs` at `position` of the whole table; never outside `runs`, also if ends do not ascend."""

@@ -181,18 +181,24 @@ class Opening:
             found = self._slabs.file_slab(self._key(inode))
             if found is None or not found[1]:
                 return CACHED
-            if self._trusting or self._shared.checked[inode] == FILE_CHECKED:
+            if self._trusting:
+                return self._register(found[0], size)
+            if self._shared.checked[inode] == FILE_CHECKED:
+                self._tell(inode)  # so that the files behind it are verified
                 return self._register(found[0], size)
         except (HoardError, OSError) as error:
             log.info("inode %d is opened without a backing file: %s", inode + 1, error)
             return CACHED
         return None
 
+    def _tell(self, inode: int) -> None:
+        self._shared.hint(inode | URGENT)
+        self._ring()
+
     def _ask(self, inode: int) -> int | None:
         """Have a file verified. CACHED if there is no waiting for it; else it is waited for once: the next open finds
         it done, or goes without."""
-        self._shared.hint(inode | URGENT)
-        self._ring()
+        self._tell(inode)
         nobody = self._shared.slot(self._shared.verifier).beat == 0
         in_vain = nobody or inode in self._waited or self._catalog.size(inode) > HOPELESS
         return CACHED if in_vain else None

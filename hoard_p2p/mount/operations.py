@@ -6,9 +6,10 @@ positive errno. It knows no descriptor and no other request. A catalog that brea
 
 import errno
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from hoard_p2p.catalog.entries import NotPlain
 from hoard_p2p.catalog.reader import ABSENT, Catalog
 from hoard_p2p.errors import CatalogCorrupt
 from hoard_p2p.mount.kernel import (
@@ -23,12 +24,12 @@ from hoard_p2p.mount.kernel import (
     STATFS_OUT,
     Op,
 )
+from hoard_p2p.mount.listing import BLOCK, Listings
 
 Answer: TypeAlias = bytes | int
 """The body of a reply, or a positive errno."""
 Operation: TypeAlias = Callable[[int, memoryview], Answer]
 
-BLOCK = 4096
 NAME_MAX = 255
 _SECOND = 1_000_000_000
 _NO_ATTRIBUTES = (0,) * 16
@@ -55,6 +56,7 @@ class Operations:
         self._catalog = catalog
         self._owner = (uid, gid)
         self._size = size
+        self._listings = Listings(catalog, self._owner)
 
     def table(self) -> dict[int, Operation]:
         """The operation for each opcode; what is not there is answered ENOSYS."""
@@ -134,14 +136,14 @@ class Operations:
     def _attributes(self, index: int) -> tuple[int, ...]:
         """The fields of `fuse_attr`. Seconds are floored, so that a time before 1970 has positive nanoseconds."""
         catalog = self._catalog
-        seconds, nanoseconds = divmod(catalog.mtime(index), _SECOND)
-        size = catalog.size(index)
+        mode, size, mtime, nlink = catalog.entries.status(index)
+        seconds, nanoseconds = divmod(mtime, _SECOND)
         data = catalog.data_size(index) if catalog.has_holes else size
         uid, gid = (catalog.uid_gid(index) if catalog.has_owner else None) or self._owner
         return (
             index + 1, size, (data + 511) >> 9,
             seconds, seconds, seconds, nanoseconds, nanoseconds, nanoseconds,
-            catalog.mode(index), catalog.nlink(index), uid, gid, 0, BLOCK, 0,
+            mode, nlink, uid, gid, 0, BLOCK, 0,
         )  # fmt: skip
 
     def _listing(self, index: int, body: memoryview, *, plus: bool) -> Answer:
@@ -152,27 +154,38 @@ class Operations:
         if not self._catalog.is_dir(index):
             return errno.ENOTDIR
         _, offset, room = READ_IN.unpack_from(body)
-        entries: list[bytes] = []
-        for entry in self._entries(index, offset, plus):
-            room -= len(entry)
-            if room < 0:
-                break
-            entries.append(entry)
-        return b"".join(entries)
+        dots = b"" if offset > 1 else b"".join(self._dots(index, plus)[offset:])
+        if len(dots) > room:
+            return b"".join(_fitting(self._dots(index, plus)[offset:], room))
+        children = self._catalog.children(index)
+        entries = children[max(offset - 2, 0) :]
+        try:
+            return dots + self._listings.answer(index, children.start, entries, room - len(dots), plus=plus)
+        except NotPlain:  # one by one, which takes longer: tells what is damaged, and finds the targets of hard links
+            return dots + b"".join(_fitting(self._entries(index, children.start, entries, plus), room - len(dots)))
 
-    def _entries(self, index: int, offset: int, plus: bool) -> Iterator[bytes]:
+    def _dots(self, index: int, plus: bool) -> list[bytes]:
+        dots = ((1, b".", index), (2, b"..", self._catalog.parent(index)))
+        bare = _BARE_ENTRY if plus else b""
+        return [bare + _dirent(folder + 1, ordinal, stat.S_IFDIR, name) for ordinal, name, folder in dots]
+
+    def _entries(self, index: int, first: int, entries: range, plus: bool) -> Iterator[bytes]:
         catalog = self._catalog
-        dots = ((b".", index), (b"..", catalog.parent(index)))
-        for ordinal, (name, folder) in enumerate(dots[offset:], offset + 1):
-            entry = _dirent(folder + 1, ordinal, stat.S_IFDIR, name)
-            yield _BARE_ENTRY + entry if plus else entry
-        children = catalog.children(index)
-        for child in children[max(offset - 2, 0) :]:
+        for child in entries:
             if catalog.parent(child) != index:  # two parents would move a folder about in the kernel's tree
                 raise CatalogCorrupt(f"inode {child} is listed in {index}, its parent is {catalog.parent(child)}")
             target = catalog.resolve(child)
-            entry = _dirent(target + 1, child - children.start + 3, catalog.mode(target), catalog.name(child))
+            entry = _dirent(target + 1, child - first + 3, catalog.mode(target), catalog.name(child))
             yield self._entry(target) + entry if plus else entry
+
+
+def _fitting(entries: Iterable[bytes], room: int) -> Iterator[bytes]:
+    """The first of `entries` that go into `room` bytes together."""
+    for entry in entries:
+        room -= len(entry)
+        if room < 0:
+            return
+        yield entry
 
 
 def _dirent(ino: int, off: int, mode: int, name: bytes) -> bytes:

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from hoard_p2p.mount.kernel import RESENT
 
-MAGIC = 0x32_4D_44_52_41_4F_48  # "HOARDM2"
+MAGIC = 0x33_4D_44_52_41_4F_48  # "HOARDM3"
 FAILURES = 1024
 INTERRUPTS = 256
 DEATHS = 256

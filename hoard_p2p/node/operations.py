@@ -6,8 +6,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 
 from hoard_p2p.config import DEFAULT_TIMEOUT, Json
-from hoard_p2p.errors import BadRequest
-from hoard_p2p.ids import parse_snapshot_id
+from hoard_p2p.errors import BadRequest, StoreFailed
+from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
 from hoard_p2p.node import framing
 from hoard_p2p.node.app import Node
@@ -64,7 +64,7 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
     """The snapshot's figures and its catalog, as a sealed memfd."""
     snapshot = await node.resolve(_text(request.args, "snapshot"))
     opened = await node.open(snapshot)
-    await node.blocking(node.names.touch, snapshot)
+    node.group.create_task(_note_use(node, snapshot))  # behind the answer: it waits for the disk
     totals = opened.root.totals
     body: Body = {
         "snapshot": snapshot.hex(),
@@ -77,11 +77,23 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply(body, (os.dup(opened.fd),))
 
 
+async def _note_use(node: Node, snapshot: SnapshotId) -> None:
+    try:
+        await node.blocking(node.names.touch, snapshot)
+    except StoreFailed as error:
+        log.warning("that snapshot %s was used now is not noted: %s", short(snapshot), error)
+
+
 async def _attach(node: Node, request: LocalRequest) -> LocalReply:
     """A mount's supervisor is there, with copies of the mount's descriptors; answered never: it ends with the
     connection."""
-    with node.mounts.attached(request.args, request.fds):
-        await asyncio.Event().wait()
+    snapshot = parse_snapshot_id(_text(request.args, "snapshot"))
+    try:
+        with node.mounts.attached(request.args, request.fds):
+            node.attached(snapshot)
+            await asyncio.Event().wait()
+    finally:
+        node.detached(snapshot)
     return LocalReply()
 
 

@@ -140,7 +140,8 @@ def test_a_mountpoint_must_be_a_folder_without_a_living_mount(shop: Shop, mountp
 def test_a_dead_mount_is_replaced(shop: Shop, mountpoint: Path) -> None:
     with mounted(shop, mountpoint) as mount:
         pids = mount.workers()
-        for pid in [mount.supervisor.pid, *pids]:
+        mount.supervisor.send_signal(signal.SIGSTOP)  # so that nobody starts anybody
+        for pid in [*pids, mount.supervisor.pid]:
             os.kill(pid, signal.SIGKILL)
         mount.supervisor.wait()
         _until(lambda: all(map(has_ended, pids)))
