@@ -1,10 +1,10 @@
 """Libraries that read training data, each in its usual way: a program of its own, for the interpreter that has them.
 
-`ml_readers.py write DIRECTORY` writes with every library that is there; `ml_readers.py read DIRECTORY` reads, and prints
-a line of JSON for each: [name, what it found], or [name, null] where the library is missing.
+`ml_readers.py write DIRECTORY` writes with every library that is there; `ml_readers.py read DIRECTORY` reads, and
+prints a line of JSON for each: [name, what it found], or [name, null] where the library is missing.
 """
 # mypy: ignore-errors
-# ruff: noqa: PLC0415, T201
+# ruff: noqa: T201
 
 import json
 import os
@@ -171,7 +171,10 @@ def read_zarr(top):
 def read_lmdb(top):
     import lmdb
 
-    with lmdb.open(f"{top}/data.lmdb", readonly=True, lock=False, readahead=False) as database, database.begin() as read:
+    with (
+        lmdb.open(f"{top}/data.lmdb", readonly=True, lock=False, readahead=False) as database,
+        database.begin() as read,
+    ):
         return [digest(read.get(b"2345")), read.stat()["entries"], digest(b"".join(v for _, v in read.cursor()))]
 
 

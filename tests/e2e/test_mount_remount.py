@@ -27,9 +27,7 @@ done
 
 @pytest.fixture
 def node(new_directory: NewDirectory) -> Iterator[Machine]:
-    machine = Machine(
-        new_directory("n"), f"test-{secrets.token_hex(4)}", "one", discovery="none", listen="127.0.0.1:0"
-    )
+    machine = Machine(new_directory("n"), f"test-{secrets.token_hex(4)}", "one", discovery="none", listen="127.0.0.1:0")
     with machines([machine]):
         yield machine
 
@@ -81,7 +79,8 @@ def reading(mountpoint: Path, count: Path) -> Iterator[Rounds]:
 @contextmanager
 def foreground(node: Machine, snapshot: str, mountpoint: Path, io: str) -> Iterator["subprocess.Popen[bytes]"]:
     """`hoard mount --foreground` by itself, once it answers."""
-    command = [*HOARD, "mount", "--data-dir", node.data_dir, "--foreground", *io_options(io), snapshot, mountpoint]
+    where = ("--data-dir", os.fspath(node.data_dir))
+    command = [*HOARD, "mount", *where, "--foreground", *io_options(io), snapshot, os.fspath(mountpoint)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     node.mounts.append(mountpoint)
     try:
