@@ -14,13 +14,11 @@ from hoard_p2p.interfaces import ListedSlabs, LocalChunks
 from hoard_p2p.mount.ahead import Readers, Stream
 from hoard_p2p.mount.filecheck import BATCH_BYTES, FileCheck
 from hoard_p2p.mount.pieces import Lying, Piece, Task, assemble
-from hoard_p2p.mount.shared import FILE_CHECKED, SharedState
+from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
 log = logging.getLogger(__name__)
 
-URGENT = 1 << 63
-"""In a hint: it names an inode that was opened, and not a run; an OPEN waits for its slab unless that is verified."""
 PATIENCE = 1.0
 """Seconds after which no OPEN waits for a file any more."""
 QUIET = 2.0
@@ -110,6 +108,8 @@ class Agenda:
         known = next((source for source in self._ahead if source.check and source.check.inode == inode), None)
         if known is not None:
             self._ahead.remove(known)
+        elif self._calm.check is not None and self._calm.check.inode == inode:
+            known, self._calm = self._calm, _Source()
         elif not any(source.check and source.check.inode == inode for source in self._urgent):
             known = self._source(inode)
         if known is not None:
@@ -129,7 +129,10 @@ class Agenda:
             task = self._from_file(source)
             if task is not None:
                 return task
-        return self._from_runs() or self._from_ahead(now)
+        task = self._from_runs() or self._from_ahead(now)
+        if task is None and self._calm.ready:  # what was planned is not held back: others may wait for these very runs
+            task = self._calm.ready.popleft()
+        return task
 
     def next_calm(self, now: float) -> Task | None:
         """A piece that nobody asked for; None while there are readers, and so as not to disturb anybody."""

@@ -44,6 +44,8 @@ HINTS = 256
 OPENS = 1 << 18
 """Files that can be open at once in a passthrough mount."""
 FILE_CHECKED = 1
+URGENT = 1 << 63
+"""In a hint: it is no chunk run, but an inode whose own slab somebody waits for."""
 SLOT_WORDS = 8
 _HEADER_WORDS = 16
 _FIRST_FAILURE = _HEADER_WORDS

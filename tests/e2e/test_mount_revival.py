@@ -173,7 +173,7 @@ def node_of(machine: Machine) -> int:
 def let_go(machine: Machine) -> None:
     pid = node_of(machine)
     wait_until(lambda: devices_of(pid) == 0, "the node lets go of the mount's descriptors")
-    assert listed(machine) == []
+    wait_until(lambda: listed(machine) == [], "the mount is listed no longer")
 
 
 @dataclass

@@ -18,10 +18,10 @@ from hoard_p2p.catalog.builder import CatalogBuilder, Meta
 from hoard_p2p.catalog.layout import file_key
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.ids import HOLE, ChunkId, chunk_id
-from hoard_p2p.mount.agenda import RETRY, URGENT, Agenda
+from hoard_p2p.mount.agenda import RETRY, Agenda
 from hoard_p2p.mount.checking import DEPTH, Checkers, OpenSlabs
 from hoard_p2p.mount.pieces import Check
-from hoard_p2p.mount.shared import FILE_CHECKED, SharedState
+from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
 from hoard_p2p.mount.verified import VerifiedChunks, Wrong
 from hoard_p2p.segments import LARGE_FILE
 from hoard_p2p.storage.store import Store
