@@ -7,7 +7,7 @@ DEV := $(VENV)/.ready-dev
 PACKAGE := hoard_p2p tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-publish bench-mount bench-fetch clean
+.PHONY: help demo test soak check format bench bench-publish bench-mount bench-fetch clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -17,6 +17,9 @@ demo: $(RUN)  ## three nodes on this machine: publish, mount, compare, kill one,
 
 test: $(DEV)  ## all tests; what needs root or /dev/fuse and has neither is skipped with its reason
 	$(BIN)/pytest $(ARGS)
+
+soak: $(DEV)  ## the long tests: minutes of killing under checked reads
+	$(BIN)/pytest -m soak $(ARGS)
 
 check: $(DEV)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
@@ -33,7 +36,7 @@ bench: bench-publish bench-mount bench-fetch  ## all benchmarks, with their defa
 bench-publish: $(RUN)  ## publish against cp + b3sum of the same files
 	$(BIN)/python benchmarks/publish.py $(ARGS)
 
-bench-mount: $(RUN)  ## a mount against the native file system
+bench-mount: $(RUN)  ## a mount against the native file system (docs/benchmarks.md)
 	$(BIN)/python benchmarks/mount.py $(ARGS)
 
 bench-fetch: $(RUN)  ## whole files read from a peer for the first time

@@ -8,23 +8,25 @@ large and the small files are a snapshot each. See docs/benchmarks.md.
 import argparse
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from benchmarks import machine, million
 from benchmarks.figures import SMALL_FILE, make_shards, make_small
 from benchmarks.phases import LARGE, SMALL, Effort, compare, names_of
 from benchmarks.readers import ReaderFailed
-from benchmarks.sheet import LINES, OURS, Sheet, markdown, plain
+from benchmarks.sheet import LINES, Sheet, markdown, plain
 from benchmarks.subjects import Hoard, Rival, SubjectFailed
 from hoard_p2p.cli.localcluster import LocalCluster
 from hoard_p2p.cli.output import size_text
 from hoard_p2p.errors import HoardError
 
-RIVAL_CAP = 3.0
+RIVAL_CAP = 2.0
 """Seconds of a rival's pass; its rates stay valid, and warm passes keep to the files that the first one read."""
 
 
@@ -46,6 +48,10 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if bool(options.rivals) != bool(options.names):
         parser.error("--rivals and --with belong together")
+    wanted = chosen(options.only)
+    options.million |= bool(options.only) and any(wanted(line.key) for line in LINES if line.key.startswith("million"))
+    options.shards *= any(wanted(line.key) for line in LINES if line.key.startswith(("large", "start-large")))
+    options.small *= any(wanted(line.key) for line in LINES if line.key.startswith(("small", "walk", "start-small")))
     return options
 
 
@@ -107,49 +113,64 @@ def limits(options: argparse.Namespace) -> dict[str, int | None]:
     return {LARGE: options.shards, SMALL: options.small}
 
 
-def measure_rival(options: argparse.Namespace, name: str, source: Path, sheet: Sheet) -> None:
-    """One that does not work leaves a note, and what it did measure."""
-    rival = Rival(options.rivals, name)
+def measure_rivals(options: argparse.Namespace, source: Path, sheet: Sheet) -> None:
+    """One that does not work leaves a note, and what it did measure. What they run ends with the last of them, since
+    several may read from one server."""
+    with ExitStack() as stack:
+        for name in options.names.split(",") if options.names else ():
+            rival = Rival(options.rivals, name)
+            stack.callback(rival.end)
+            try:
+                measure_rival(options, rival, source, sheet)
+            except (SubjectFailed, ReaderFailed, OSError, subprocess.SubprocessError) as error:
+                sheet.notes.append(f"{name}: {error}")
+
+
+def measure_rival(options: argparse.Namespace, rival: Rival, source: Path, sheet: Sheet) -> None:
     runs = options.rival_runs
     try:
-        tell(f"preparing {name}")
+        tell(f"preparing {rival.name}")
         rival.prepare()
-        tell(f"measuring {name}")
+        tell(f"measuring {rival.name}")
         compare(rival, source, Effort(RIVAL_CAP, 1, runs, runs, chosen(options.only)), sheet, limits(options))
-    except (SubjectFailed, ReaderFailed, OSError) as error:
-        sheet.notes.append(f"{name}: {error}")
     finally:
         with suppress(SubjectFailed):
             rival.stop()
-        rival.end()
 
 
-def report(options: argparse.Namespace, sheet: Sheet, shape: str) -> None:
+def report(options: argparse.Namespace, sheet: Sheet) -> None:
     about = machine.describe()
     table = markdown(sheet.rows()) if options.markdown else plain(sheet.rows())
-    lines = [*about, shape, *sheet.notes]
+    lines = [*about, *sheet.notes]
     print("\n" + "\n".join(f"- {line}" if options.markdown else line for line in lines) + f"\n\n{table}")
     if options.json:
-        told = {"about": about, "data": shape, "notes": sheet.notes, "lines": sheet.json()}
+        told = {"about": about, "notes": sheet.notes, "lines": sheet.json()}
         options.json.write_text(json.dumps(told, indent=1))
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = options_of(arguments)
-    sheet = Sheet()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is cleaned up
+    sheet, failed = Sheet(), False
     with LocalCluster("hoard-bench", discovery=["none"]) as cluster:
         try:
             source = source_of(options, cluster.root)
-            shape = shape_of(source, options)
+            sheet.notes.append(shape_of(source, options))
             os.sync()
             measure_hoard(options, cluster, source, sheet)
-            for name in options.names.split(",") if options.names else ():
-                measure_rival(options, name, source, sheet)
+            measure_rivals(options, source, sheet)
             if options.million:
+                tell("a million files")
                 million.measure(cluster, options.files, chosen(options.only), sheet)
         except (HoardError, SubjectFailed, ReaderFailed) as error:
-            sys.exit(f"{OURS}: {error}")
-    report(options, sheet, shape)
+            before = error.__context__
+            sheet.notes.append(f"failed: {error}" + (f" (after: {before})" if isinstance(before, ReaderFailed) else ""))
+            failed = True
+        except (KeyboardInterrupt, SystemExit) as error:
+            sheet.notes.append(f"interrupted: {error!r}")
+            failed = True
+    report(options, sheet)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -346,6 +346,11 @@ class Catalog:
             self._corrupt_segment(segment)
         return range(first, stop)
 
+    def segment_size(self, segment: int) -> int:
+        """Bytes of all runs that lie in the segment, with holes and repeated chunks; O(1)."""
+        runs = self.segment_runs(segment)
+        return self._end[runs.stop] - self._end[runs.start]
+
     def segment_file(self, segment: int) -> int:
         """The inode of the large file that the segment lies in, 0 for none."""
         inode = self._segment_file[segment]

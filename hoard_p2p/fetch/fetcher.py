@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, Corrupt, HoardError, PeerUnavailable, StoreFailed
+from hoard_p2p.fetch.flight import Flight, shortened
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of, next_batch
 from hoard_p2p.fetch.sources import Favour, Sources
+from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import PeerChunks, Place
 from hoard_p2p.peer import NodeId, Peer
@@ -25,7 +27,16 @@ STALL_TIMEOUT = 5.0
 """Seconds without progress after which a peer is given up for this batch."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
-LOST_PAUSE = 0.01
+"""Seconds between two rounds of a flight over its sources, while somebody waits and somebody does not answer."""
+
+NOWHERE_SECONDS = 1.0
+"""For so long a chunk that every member lacks is not looked for again: readers in a storm of errors ask in vain."""
+
+PATIENCE = 16
+KEPT_VERDICTS = 256
+AHEAD_FLIGHTS = 4
+"""Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
+
 _Key = tuple[SnapshotId, int]
 
 
@@ -56,35 +67,26 @@ class Outlook:
     absent: tuple[str, ...]
 
 
-class _Flight:
-    """The chunks of one segment on their way, and who waits for which."""
+class _Verdict(NamedTuple):
+    """These chunks of a segment were nowhere; good until a time of the loop's clock."""
 
-    def __init__(self, segment: Segment, first: Peer | None) -> None:
-        self.segment = segment
-        self.first = first
-        self.waiters: dict[ChunkId, list[asyncio.Future[Landed]]] = {}
-        self.missing: dict[ChunkId, Wanted] = {}
-        self.tried: list[str] = []
-        self.unreachable = False
-        self.done = asyncio.Event()
+    until: float
+    nowhere: frozenset[ChunkId]
+    tried: str
 
-    def expect(self, chunk_id: ChunkId) -> "asyncio.Future[Landed]":
-        future: asyncio.Future[Landed] = asyncio.get_running_loop().create_future()
-        self.waiters.setdefault(chunk_id, []).append(future)
-        return future
 
-    def land(self, chunk_id: ChunkId, landed: Landed) -> None:
-        self.missing.pop(chunk_id, None)
-        for future in self.waiters.pop(chunk_id, ()):
-            if not future.done():
-                future.set_result(landed)
+class _WrongBytes(NamedTuple):
+    """A peer's answer to a batch ended with bytes that are not their chunk's: of index `at`, or of a later one if it
+    lacks that."""
 
-    def fail(self, message: str) -> None:
-        for futures in self.waiters.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(ChunkUnavailable(message))
-        self.waiters.clear()
+    at: int
+
+
+class _Planned(NamedTuple):
+    """A segment that nobody waits for yet; `ended` is called once it is here, or not coming."""
+
+    segment: Segment
+    ended: Callable[[], None]
 
 
 class Fetcher:
@@ -110,46 +112,39 @@ class Fetcher:
         self._favour = favour
         self._failed = failed
         self._outlook = outlook
-        self._flights: dict[_Key, _Flight] = {}
+        self._turns = Turns()
+        self._flights: dict[_Key, Flight] = {}
+        self._planned: dict[_Key, _Planned] = {}
+        self._ahead: set[_Key] = set()
+        self._verdicts: dict[_Key, _Verdict] = {}
         self.received = 0
         """Bytes received from peers since the start."""
 
-    async def chunk(self, segment: Segment, chunk: Wanted, *, timeout: float) -> Landed:
-        """One chunk, as soon as it is here; the rest of its segment follows by itself.
+    async def chunk(self, segment: Segment, chunk: Wanted, *, timeout: float, fill: bool = True) -> Landed:
+        """One chunk, as soon as it is here; with `fill` the rest of its segment follows by itself.
 
         Asks again while a member that may hold it does not answer. Raises ChunkUnavailable, which names whom it
-        tried: at once if every member answered that it has not, else after `timeout` seconds.
+        tried and with which outcome: at once if every member answered that it has not, else after `timeout` seconds.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        pause = FIRST_PAUSE
-        while True:
-            place = self._keeper.place(chunk.chunk_id)
-            if place is not None:
-                return Landed(place, b"")
-            flight = self._flight(segment, None)
-            try:
-                async with asyncio.timeout_at(end):
-                    return await flight.expect(chunk.chunk_id)
-            except TimeoutError:
-                raise self._gave_up(chunk, flight, f"within {timeout:g} s") from None
-            except ChunkUnavailable:
-                # Not among the missing: it was here when the flight began and was lost since, or it came before this
-                # reader did and could not be stored (I5). The next flight brings it.
-                lost = chunk.chunk_id not in flight.missing
-                absent = self._outlook().absent
-                if not lost and not flight.unreachable and not absent:
-                    raise self._gave_up(chunk, flight, "anywhere") from None
-                if loop.time() + pause >= end:
-                    silent = f"within {timeout:g} s; not answering: {', '.join(dict.fromkeys(absent)) or 'those named'}"
-                    raise self._gave_up(chunk, flight, silent) from None
-            await asyncio.sleep(LOST_PAUSE if lost else pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        place = self._keeper.place(chunk.chunk_id)
+        if place is not None:
+            return Landed(place, b"")
+        self._raise_verdict(segment, chunk)
+        flight = self._flight(segment, None, fills=fill)
+        try:
+            async with asyncio.timeout(timeout):
+                return await flight.expect(chunk)
+        except TimeoutError:
+            absent = shortened(self._outlook().absent) or "those named"
+            how = f"within {timeout:g} s; not answering: {absent}"
+            raise ChunkUnavailable(_in_vain(chunk.chunk_id, how, flight.tried())) from None
 
-    @staticmethod
-    def _gave_up(chunk: Wanted, flight: _Flight, how: str) -> ChunkUnavailable:
-        tried = ", ".join(dict.fromkeys(flight.tried)) or "no peer was there to ask"
-        return ChunkUnavailable(f"chunk {short(chunk.chunk_id)} could not be had {how} (asked: {tried})")
+    def _raise_verdict(self, segment: Segment, chunk: Wanted) -> None:
+        verdict = self._verdicts.get((segment.snapshot, segment.number))
+        if verdict is not None and chunk.chunk_id in verdict.nowhere:
+            if asyncio.get_running_loop().time() < verdict.until:
+                raise ChunkUnavailable(_in_vain(chunk.chunk_id, "anywhere", verdict.tried))
+            del self._verdicts[segment.snapshot, segment.number]
 
     async def whole(self, segment: Segment, *, timeout: float, first: Peer | None = None) -> None:
         """Bring all chunks of `segment` here, one round over the sources, `first` before the others.
@@ -157,89 +152,180 @@ class Fetcher:
         Returns when the round is over or after `timeout` seconds: what came and was stored is for the store to say.
         Cancelling leaves the flight running.
         """
-        flight = self._flight(segment, first)
+        flight = self._flight(segment, first, fills=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await flight.done.wait()
+                await flight.first_round_over.wait()
 
-    def start(self, segment: Segment) -> None:
-        """The same without waiting: fetch ahead."""
-        self._flight(segment, None)
+    def ahead(self, segment: Segment, ended: Callable[[], None] = lambda: None) -> None:
+        """The same without waiting, when there is nothing better to do: after those planned before it, a few at a
+        time. Who waits for one of its chunks meanwhile has it started at once."""
+        key = (segment.snapshot, segment.number)
+        if key in self._flights or key in self._planned:
+            ended()
+            return
+        self._planned[key] = _Planned(segment, ended)
+        self._start_ahead()
 
-    def _flight(self, segment: Segment, first: Peer | None) -> _Flight:
+    def stop_ahead(self, snapshot: SnapshotId) -> None:
+        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and not waited for ends
+        with the batch that it is at."""
+        for key in [key for key in self._planned if key[0] == snapshot]:
+            self._planned.pop(key).ended()
+        for key in [key for key in self._ahead if key[0] == snapshot]:
+            self._flights[key].fills = False
+
+    def _start_ahead(self) -> None:
+        while self._planned and len(self._ahead) < AHEAD_FLIGHTS:
+            key = next(iter(self._planned))
+            planned = self._planned.pop(key)
+            self._ahead.add(key)
+            self._flight(planned.segment, None, fills=True).ended = planned.ended
+
+    def _flight(self, segment: Segment, first: Peer | None, *, fills: bool) -> Flight:
         key = (segment.snapshot, segment.number)
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight(segment, first)
+            flight = self._flights[key] = Flight(segment, first, fills=fills)
+            planned = self._planned.pop(key, None)
+            if planned is not None:
+                flight.ended = planned.ended
             self._group.create_task(self._fly(key, flight))
+        flight.fills = flight.fills or fills
         return flight
 
-    async def _fly(self, key: _Key, flight: _Flight) -> None:
+    async def _fly(self, key: _Key, flight: Flight) -> None:
         loop = asyncio.get_running_loop()
+        why = "its segment could not be fetched; see the node's log"
         try:
             missing = await loop.run_in_executor(self._executor, self._keeper.missing, flight.segment)
             flight.missing = {chunk.chunk_id: chunk for chunk in missing}
-            self._answer_present(flight)
-            async for peer in self._sources.of(flight.segment, flight.first):
-                if not flight.missing:
+            while True:
+                await self._rounds(key, flight)
+                await loop.run_in_executor(self._executor, self._keeper.ended, flight.segment, not flight.missing)
+                if not flight.waited():
                     break
-                await self._drain(flight, peer)
-            await loop.run_in_executor(self._executor, self._keeper.ended, flight.segment, not flight.missing)
         except HoardError as error:
+            why = str(error)
             log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
         except Exception:  # the door of this task: a bug must not end the group, and the node with it
             log.exception("segment %d of %s failed", flight.segment.number, short(flight.segment.snapshot))
         finally:
-            self._flights.pop(key, None)
-            self._answer_present(flight)
-            flight.fail(f"{len(flight.missing)} chunks of segment {flight.segment.number} are nowhere")
-            flight.done.set()
+            del self._flights[key]
+            flight.fail(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
+            flight.first_round_over.set()
+            flight.ended()
+            self._ahead.discard(key)
+            self._start_ahead()
 
-    def _answer_present(self, flight: _Flight) -> None:
-        """Answer waiters for chunks that are here already (they came between their look-up and this flight)."""
-        for chunk_id in [chunk_id for chunk_id in flight.waiters if chunk_id not in flight.missing]:
-            place = self._keeper.place(chunk_id)
-            if place is not None:
-                flight.land(chunk_id, Landed(place, b""))
+    async def _rounds(self, key: _Key, flight: Flight) -> None:
+        """Ask the sources again and again until nobody waits for anything that may yet come."""
+        pause = FIRST_PAUSE
+        while True:
+            flight.begin_round(self._keeper.place)
+            async for peer in self._sources.of(flight.segment, flight.first):
+                if not flight.open():
+                    break
+                await self._drain(flight, peer)
+            if not flight.waited():
+                return
+            flight.first_round_over.set()
+            if flight.late():
+                continue
+            if not flight.unreachable and not self._outlook().absent:
+                self._give_up(key, flight)
+                return
+            await flight.pause(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _drain(self, flight: _Flight, peer: Peer) -> None:
-        """Take what `peer` has of the missing chunks, batch by batch."""
+    def _give_up(self, key: _Key, flight: Flight) -> None:
+        """Everybody answered, and nobody has what is asked for."""
+        nowhere = frozenset(flight.waited() if flight.unclear else (chunk.chunk_id for chunk in flight.open()))
+        tried = flight.tried()
+        self._verdicts.pop(key, None)
+        self._verdicts[key] = _Verdict(asyncio.get_running_loop().time() + NOWHERE_SECONDS, nowhere, tried)
+        if len(self._verdicts) > KEPT_VERDICTS:
+            del self._verdicts[next(iter(self._verdicts))]
+        flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+
+    async def _drain(self, flight: Flight, peer: Peer) -> None:
+        """Take what `peer` has of the missing chunks, batch by batch.
+
+        A peer is left when it sends wrong bytes; one that did so before, and is the last resort, only when it did so
+        `PATIENCE` times, and is asked each time without the first chunk that it did not give."""
         refused: set[ChunkId] = set()
-        flight.tried.append(f"{peer.name} ({peer.host}:{peer.port})")
-        while candidates := [chunk for chunk in flight.missing.values() if chunk.chunk_id not in refused]:
-            batch = next_batch(candidates, flight.waiters)
+        patience = PATIENCE if self._favour.shunned(peer.node_id, asyncio.get_running_loop().time()) else 0
+        while candidates := [chunk for chunk in flight.open() if chunk.chunk_id not in refused]:
+            flight.tell(peer)
+            batch = next_batch(candidates, flight.waited())
             before = len(flight.missing)
             absent = await self._ask(flight, peer, batch)
-            if absent is None or (not absent and len(flight.missing) == before):
+            if isinstance(absent, _WrongBytes) and patience:
+                patience -= 1
+                refused.update(chunk.chunk_id for chunk in batch[: absent.at + 1])
+                continue
+            if absent is None or isinstance(absent, _WrongBytes) or (not absent and len(flight.missing) == before):
                 return
             refused.update(batch[index].chunk_id for index in absent)
             if len(absent) == len(batch) == len(candidates):
                 return
 
-    async def _ask(self, flight: _Flight, peer: Peer, batch: Sequence[Wanted]) -> list[int] | None:
+    async def _ask(self, flight: Flight, peer: Peer, batch: Sequence[Wanted]) -> "list[int] | _WrongBytes | None":
         """Indexes of the batch that `peer` lacks; None if it is of no use now."""
+        given: list[int] = []
         loop = asyncio.get_running_loop()
+        async with self._turns.turn(peer.node_id):
+            silent = self._turns.silent(peer.node_id, loop.time())
+            if silent:
+                flight.tell(peer, silent)
+                flight.unreachable = True
+                return None
+            try:
+                absent = await loop.run_in_executor(self._executor, self._fetch, flight, peer, batch, given, loop)
+            except PeerUnavailable as error:
+                self._unreachable(flight, peer, str(error))
+                return None
+            except ChunkCorrupt as error:
+                self._corrupt(flight, peer, error)
+                return _WrongBytes(given[-1] + 1 if given else 0)
+        self._turns.answered(peer.node_id)
+        return absent
+
+    def _fetch(
+        self,
+        flight: Flight,
+        peer: Peer,
+        batch: Sequence[Wanted],
+        given: list[int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> list[int]:
+        """In a thread: ask for a batch, store each chunk as it comes; `given` are the indexes of those."""
 
         def deliver(index: int, data: memoryview) -> None:
             chunk = batch[index]
             landed = self._keep(flight.segment, chunk, data)
+            given.append(index)
             loop.call_soon_threadsafe(flight.land, chunk.chunk_id, landed)
 
-        def fetch() -> list[int]:
-            return self._peers.fetch(peer, ids_of(batch), deliver, timeout=STALL_TIMEOUT)
+        return self._peers.fetch(peer, ids_of(batch), deliver, timeout=STALL_TIMEOUT)
 
-        try:
-            absent = await loop.run_in_executor(self._executor, fetch)
-        except PeerUnavailable as error:
-            log.info("peer %s gave no chunks: %s", peer.name, error)
-            flight.unreachable = True
-            self._failed(peer.node_id)
-            return None
-        except ChunkCorrupt as error:
-            log.warning("peer %s sent wrong bytes and is shunned for a while: %s", peer.name, error)
-            self._favour.shun(peer.node_id, loop.time())
-            return None
-        return absent
+    def _unreachable(self, flight: Flight, peer: Peer, reason: str) -> None:
+        log.info("peer %s gave no chunks: %s", peer.name, reason)
+        flight.tell(peer, reason)
+        flight.unreachable = True
+        self._turns.failed(peer.node_id, asyncio.get_running_loop().time(), reason)
+        self._failed(peer.node_id)
+
+    def _corrupt(self, flight: Flight, peer: Peer, error: ChunkCorrupt) -> None:
+        now = asyncio.get_running_loop().time()
+        flight.unclear = True
+        flight.tell(peer, f"sent wrong bytes: {error}")
+        known = self._favour.shunned(peer.node_id, now)
+        log.log(
+            logging.INFO if known else logging.WARNING,
+            "peer %s sent wrong bytes and is asked last for a while: %s", peer.name, error,
+        )  # fmt: skip
+        self._favour.shun(peer.node_id, now)
 
     def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
         self.received += len(data)
@@ -248,3 +334,7 @@ class Fetcher:
         except (StoreFailed, Corrupt) as error:  # I5: the reader gets its bytes all the same
             log.warning("chunk %s was not stored: %s", short(chunk.chunk_id), error)
             return Landed(None, bytes(data))
+
+
+def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:
+    return f"chunk {short(chunk_id)} could not be had {how} ({tried})"

@@ -41,7 +41,8 @@ class Favour:
 
 
 class Sources:
-    """Homes in placement order (those that failed lately last), then holders by residency record, then a few others."""
+    """Homes in placement order (those that failed lately last), then holders by residency record, then a few others,
+    then those that sent wrong bytes lately: what they send is checked, and they may be the only ones."""
 
     def __init__(
         self,
@@ -81,6 +82,11 @@ class Sources:
                 asked.add(peer.node_id)
                 yield peer
         for peer in [peer for peer in rest if peer.node_id not in asked][: self._last_resort(segment)]:
+            asked.add(peer.node_id)
+            yield peer
+        # A peer that sent a wrong chunk may be the only one with others: its disk is damaged, it need not be hostile.
+        # Also one that did so in this very round: it was left at the first wrong byte.
+        for peer in [peer for peer in ranked if self._favour.shunned(peer.node_id, now)][:LAST_RESORT]:
             yield peer
 
     @staticmethod

@@ -18,7 +18,7 @@ from hoard_p2p.errors import HoardError
 from hoard_p2p.interfaces import FileSlabs
 from hoard_p2p.mount.kernel import OPEN_OUT, RELEASE_IN, RESENT, Fopen
 from hoard_p2p.mount.opens import CACHED, BackingIds, OpenFiles, TableFull
-from hoard_p2p.mount.shared import FILE_CHECKED, SharedState
+from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ HOPELESS = 4 << 30
 """Bytes of a file whose verification certainly takes longer than `PATIENCE`."""
 KEYS = 16_384
 """Files whose key is remembered: to make one takes 2 us per chunk."""
-URGENT = 1 << 63
-"""In a hint to the verifier: it names an inode whose own slab somebody waits for."""
 _KEEPING = int(Fopen.KEEP_CACHE | Fopen.NOFLUSH)
 _PASSING = int(Fopen.PASSTHROUGH | Fopen.NOFLUSH)
 """Never with KEEP_CACHE: the kernel refuses that with EIO."""
@@ -181,18 +179,24 @@ class Opening:
             found = self._slabs.file_slab(self._key(inode))
             if found is None or not found[1]:
                 return CACHED
-            if self._trusting or self._shared.checked[inode] == FILE_CHECKED:
+            if self._trusting:
+                return self._register(found[0], size)
+            if self._shared.checked[inode] == FILE_CHECKED:
+                self._tell(inode)  # so that the files behind it are verified
                 return self._register(found[0], size)
         except (HoardError, OSError) as error:
             log.info("inode %d is opened without a backing file: %s", inode + 1, error)
             return CACHED
         return None
 
+    def _tell(self, inode: int) -> None:
+        self._shared.hint(inode | URGENT)
+        self._ring()
+
     def _ask(self, inode: int) -> int | None:
         """Have a file verified. CACHED if there is no waiting for it; else it is waited for once: the next open finds
         it done, or goes without."""
-        self._shared.hint(inode | URGENT)
-        self._ring()
+        self._tell(inode)
         nobody = self._shared.slot(self._shared.verifier).beat == 0
         in_vain = nobody or inode in self._waited or self._catalog.size(inode) > HOPELESS
         return CACHED if in_vain else None

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from hoard_p2p.mount.kernel import RESENT
 
-MAGIC = 0x32_4D_44_52_41_4F_48  # "HOARDM2"
+MAGIC = 0x33_4D_44_52_41_4F_48  # "HOARDM3"
 FAILURES = 1024
 INTERRUPTS = 256
 DEATHS = 256
@@ -44,6 +44,8 @@ HINTS = 256
 OPENS = 1 << 18
 """Files that can be open at once in a passthrough mount."""
 FILE_CHECKED = 1
+URGENT = 1 << 63
+"""In a hint: it is no chunk run, but an inode whose own slab somebody waits for."""
 SLOT_WORDS = 8
 _HEADER_WORDS = 16
 _FIRST_FAILURE = _HEADER_WORDS

@@ -45,11 +45,8 @@ class VerifiedChunks:
         None: done. Otherwise `into` holds nothing of use. Raises CatalogCorrupt, OSError.
         """
         catalog = self._catalog
-        remembered = self._generations[span.run]
-        if remembered:  # so it is canonical, no hole, and of the right length: that was seen when it was verified
-            place = self._chunks.read_into(catalog.chunk_id(span.run), span.start, into)
-            if place is not None and place.generation == remembered:
-                return None
+        if self._is_verified(span, into):
+            return None
         if catalog.is_hole(span.run):
             into[:] = _ZEROS[: len(into)]
             return None
@@ -62,6 +59,17 @@ class VerifiedChunks:
             return self._from_store(wanted) if answer is None else self._from_answer(wanted, answer)
         except ChunkCorrupt:  # the slab is shorter than the index says
             return _wrong(wanted, answer.place if answer else self._chunks.place(wanted.chunk_id))
+
+    def _is_verified(self, span: ChunkSpan, into: memoryview) -> bool:
+        """The short way for a run that is marked: it is canonical, no hole, and has the right length then."""
+        remembered = self._generations[span.run]
+        if not remembered:
+            return False
+        try:
+            place = self._chunks.read_into(self._catalog.chunk_id(span.run), span.start, into)
+        except ChunkCorrupt:  # to be found again, and reported, on the long way
+            return False
+        return place is not None and place.generation == remembered
 
     def _from_store(self, wanted: "_Wanted") -> Missing | Wrong | None:
         # The mark first, then the bytes with the generation of their place: a place that is replaced in between has

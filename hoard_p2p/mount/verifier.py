@@ -9,7 +9,7 @@ import os
 import select
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import HoardError
@@ -43,7 +43,7 @@ class Verifier:
         misses: MissChannel,
         options: MountOptions,
     ) -> None:
-        """`slot`: from the supervisor, which is this process's parent. With `options.verify` other than `first` there
+        """`slot`: the supervisor has put this process into it. With `options.verify` other than `first` there
         is nothing to do: nobody asks whether a chunk was verified."""
         self._slot = slot
         self._catalog = catalog
@@ -51,7 +51,7 @@ class Verifier:
         self._misses = misses
         self._idle = options.verify != "first"
         self._shared = SharedState(os.dup(slot.fds.shared))
-        self._agenda = Agenda(catalog, chunks, slabs, self._shared)
+        self._agenda = Agenda(catalog, chunks, slabs, self._shared, time.monotonic())
         self._open = OpenSlabs(slabs)
         self._told = 0
         self._repairs: Counter[int] = Counter()
@@ -64,27 +64,29 @@ class Verifier:
         process has taken the slot."""
         self._shared.attach(self._slot.number, os.getpid())
         self._told = max(0, self._shared.hints(0)[0] - REPLAY)
-        parent = os.pidfd_open(os.getppid())
-        checkers = Checkers(self._remember)
-        try:
-            while self._lives(parent):
-                self._turn(checkers, parent)
-        finally:
-            checkers.close()
-            os.close(parent)
-            self._shared.close()
+        with ExitStack() as stack:
+            stack.callback(self._shared.close)
+            try:
+                supervisor = os.pidfd_open(self._shared.supervisor)
+            except OSError:
+                return
+            stack.callback(os.close, supervisor)
+            checkers = Checkers(self._remember)
+            stack.callback(checkers.close)
+            while self._lives(supervisor):
+                self._turn(checkers, supervisor)
 
     def _remember(self, run: int, generation: int) -> None:
         self._shared.verified[run] = generation
 
-    def _lives(self, parent: int) -> bool:
-        if self._shared.ending or self._shared.slot(self._slot.number).pid != os.getpid():
+    def _lives(self, supervisor: int) -> bool:
+        if self._shared.ending or self._shared.slot(self._slot.number).process != os.getpid():
             return False
         poll = select.poll()
-        poll.register(parent, select.POLLIN)
+        poll.register(supervisor, select.POLLIN)
         return not poll.poll(0)
 
-    def _turn(self, checkers: Checkers, parent: int) -> None:
+    def _turn(self, checkers: Checkers, supervisor: int) -> None:
         """One round: hear, hand out work, wait."""
         now = time.monotonic()
         self._shared.beat(self._slot.number)
@@ -97,7 +99,7 @@ class Verifier:
         if self._agenda.finished:
             self._agenda.finished = False
             os.eventfd_write(self._slot.fds.checked_bell, 1)
-        self._wait(checkers, parent, now)
+        self._wait(checkers, supervisor, now)
 
     def _hear_hints(self, now: float) -> None:
         with suppress(BlockingIOError):
@@ -109,13 +111,11 @@ class Verifier:
     def _hand_out(self, checkers: Checkers, now: float) -> None:
         while checkers.outstanding < DEPTH:
             task = self._agenda.next(now)
-            self._advise()
             if task is None:
                 break
             self._submit(checkers, task, calm=False)
         if not checkers.outstanding:
             task = self._agenda.next_calm(now)
-            self._agenda.planned.clear()
             if task is not None:
                 self._submit(checkers, task, calm=True)
 
@@ -128,20 +128,12 @@ class Verifier:
             return
         checkers.submit(task, slab, calm=calm)
 
-    def _advise(self) -> None:
-        """Tell the disk what will be read."""
-        for piece in self._agenda.planned:
-            with suppress(HoardError, OSError):
-                fd = self._open.get(piece.slab).fd
-                os.posix_fadvise(fd, piece.offset, piece.length, os.POSIX_FADV_WILLNEED)
-        self._agenda.planned.clear()
-
-    def _wait(self, checkers: Checkers, parent: int, now: float) -> None:
+    def _wait(self, checkers: Checkers, supervisor: int, now: float) -> None:
         patience = TICK
         if not checkers.outstanding and not self._idle:
             patience = min(patience, self._calm_patience(now))
         poll = select.poll()
-        for fileno in (self._slot.fds.hint_bell, checkers.fileno(), parent, self._misses.fileno()):
+        for fileno in (self._slot.fds.hint_bell, checkers.fileno(), supervisor, self._misses.fileno()):
             if fileno >= 0:
                 poll.register(fileno, select.POLLIN)
         poll.poll(patience * 1000)

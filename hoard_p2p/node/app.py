@@ -7,11 +7,9 @@ import logging
 import os
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Self, TypeVar
 
 from hoard_p2p.catalog.reader import Catalog
@@ -22,16 +20,19 @@ from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, Refused, SnapshotUnknown, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
-from hoard_p2p.fetch.segment import Landed, Segment, Wanted, segment_of
+from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
+from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
+from hoard_p2p.node.completing import Completer
+from hoard_p2p.node.demand import Demand
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
-from hoard_p2p.node.parts import Counters, NodeParts, ReadPattern
+from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
@@ -50,16 +51,12 @@ SETTLE_SECONDS = 10.0
 """A node that has just started does not conclude from an empty view that nobody has a chunk."""
 
 QUIET_SECONDS = 2.0
-KEPT_SEGMENTS = 32
 PULLS_AT_ONCE = 4
 PULL_TIMEOUT = 120.0
 MOST_REPLICAS = 16
 SPARE_HOMES = 4
 CLONE_SECONDS = 30.0
 """A node that meets its own id at another address within this time of its start is the later of the two."""
-
-AHEAD = 1
-"""Segments fetched ahead of a reader that goes through a snapshot in order."""
 
 
 class Node:
@@ -100,8 +97,21 @@ class Node:
             executor=self.executor,
             max_catalog=min(MAX_CATALOG, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4),
         )
-        self._patterns: dict[SnapshotId, ReadPattern] = {}
-        self._segments: OrderedDict[tuple[SnapshotId, int], Segment] = OrderedDict()
+        self.demand = Demand(
+            store=self.store,
+            fetcher=self.fetcher,
+            held=self.held,
+            counters=self.counters,
+            executor=self.executor,
+            open_snapshot=self.open,
+        )
+        self.completer = Completer(
+            store=self.store,
+            writer=self.writer,
+            open_local=self.open_local,
+            group=self.group,
+            executor=self.executor,
+        )
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id
@@ -151,7 +161,7 @@ class Node:
 
     async def blocking(self, work: Callable[..., T], *args: object) -> T:
         """Run `work` in the store's executor."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, partial(work, *args))
+        return await in_executor(self.executor, work, *args)
 
     def _conflict(self, conflict: IdConflict) -> None:
         """Another node has this one's id, as in a cloned disk image: whoever started later stops."""
@@ -257,55 +267,22 @@ class Node:
     async def need(
         self, snapshot: SnapshotId, run: int, *, wrong: Place | None, timeout: float, fill: bool = True
     ) -> Landed:
-        """A chunk run that a reader waits for. `wrong`: a place whose bytes did not match. `fill`: whether to fetch
-        what lies behind it as well.
-
-        Raises Unavailable, NotFound, Corrupt."""
-        opened = await self.open(snapshot)
-        catalog = opened.catalog
-        if not 0 <= run < catalog.chunks:
-            raise BadRequest(f"snapshot {short(snapshot)} has no chunk run {run}")
-        self.counters.misses += 1
-        canonical = catalog.canonical(run)
-        chunk = Wanted(canonical, catalog.chunk_id(canonical), catalog.length(run))
-        if wrong is not None:
-            await self._distrust(chunk, wrong)
-        number = catalog.segment_of(run)
-        if fill:
-            self._fetch_ahead(opened, number)
-        return await self.fetcher.chunk(self._segment(opened, number), chunk, timeout=timeout)
+        """See Demand."""
+        return await self.demand.need(snapshot, run, wrong=wrong, timeout=timeout, fill=fill)
 
     async def touched(self, snapshot: SnapshotId, run: int) -> None:
-        """A reader is at this chunk run, which may be here already: what lies behind it may be wanted soon."""
-        opened = await self.open(snapshot)
-        if 0 <= run < opened.catalog.chunks:
-            self._fetch_ahead(opened, opened.catalog.segment_of(run))
+        """See Demand."""
+        await self.demand.touched(snapshot, run)
 
-    def _segment(self, opened: OpenSnapshot, number: int) -> Segment:
-        """A segment of an open snapshot. The last ones are kept: many misses are about one segment, and listing its
-        chunks takes a few milliseconds when they are small."""
-        key = (opened.id, number)
-        found = self._segments.get(key)
-        if found is None:
-            found = self._segments[key] = segment_of(opened.catalog, opened.id, number)
-            while len(self._segments) > KEPT_SEGMENTS:
-                self._segments.popitem(last=False)
-        return found
+    def attached(self, snapshot: SnapshotId) -> None:
+        """A mount of this snapshot is there."""
+        self.completer.look_at(snapshot)
 
-    async def _distrust(self, chunk: Wanted, wrong: Place) -> None:
-        """Quarantine a place if its bytes are wrong indeed."""
-        if await self.blocking(self.store.distrust, chunk.chunk_id, wrong):
-            await self.blocking(self.held.forget)
-            self.counters.quarantined += 1
-            log.warning("chunk %s was damaged in slab %d; it is being healed", short(chunk.chunk_id), wrong.slab)
-
-    def _fetch_ahead(self, opened: OpenSnapshot, number: int) -> None:
-        pattern = self._patterns.setdefault(opened.id, ReadPattern())
-        in_order = number in (pattern.segment, pattern.segment + 1)
-        pattern.segment = number
-        if in_order:
-            for ahead in range(number + 1, min(number + 1 + AHEAD, opened.catalog.segments)):
-                self.fetcher.start(self._segment(opened, ahead))
+    def detached(self, snapshot: SnapshotId) -> None:
+        """A mount of this snapshot has hung up."""
+        if not any(kept.lines and kept.record.snapshot == snapshot for kept in self.mounts.mounts):
+            self.demand.left(snapshot)
+            self.completer.leave(snapshot)
 
     async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer) -> list[int]:
         """Bring segments here because this node is a home of them, from `source` first; those that are durable then.
@@ -322,7 +299,7 @@ class Node:
 
         async def one(number: int) -> None:
             async with limit:
-                await self.fetcher.whole(self._segment(opened, number), timeout=PULL_TIMEOUT, first=source)
+                await self.fetcher.whole(self.demand.segment(opened, number), timeout=PULL_TIMEOUT, first=source)
 
         async with asyncio.TaskGroup() as group:
             for number in mine:

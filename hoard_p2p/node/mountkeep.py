@@ -11,7 +11,6 @@ import logging
 import os
 import select
 import stat
-import struct
 import subprocess
 import sys
 import time
@@ -38,8 +37,6 @@ START_SECONDS = 30.0
 STARTS_AT_ONCE = 4
 ADOPTER = (sys.executable, "-m", "hoard_p2p.node.mount_supervisor")
 _FUSE_DEVICE = os.makedev(10, 229)
-_FLOCK = struct.Struct("@hhqqi0q")
-"""struct flock of fcntl(2): type, whence, start, length, pid."""
 
 
 class _Unknown(Exception):
@@ -60,14 +57,6 @@ class _Copies:
         poll = select.poll()
         poll.register(self.fds.devices[0], 0)
         return not poll.poll(0)
-
-    @property
-    def supervisor(self) -> int:
-        """Pid of the process that holds the lock of the mount's supervisor, 0 if that cannot be seen from here; -1:
-        nobody does."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, *_, pid = _FLOCK.unpack(fcntl.fcntl(self.fds.shared, fcntl.F_GETLK, asked))
-        return -1 if kind == fcntl.F_UNLCK else int(pid)
 
     def slots(self) -> list[SlotView]:
         return [self.shared.slot(number) for number in range(self.shared.workers)]
@@ -240,7 +229,7 @@ class MountKeep:
             self._let_go(kept)
 
     def _facts(self, kept: Kept, copies: _Copies) -> Facts:
-        starter, supervisor = kept.starter, copies.supervisor
+        starter, supervisor = kept.starter, copies.shared.holder()
         late = starter is not None and time.monotonic() - starter.at > START_SECONDS
         if starter is not None and late and supervisor != starter.process.pid:
             starter.process.kill()  # `_ended` counts it
@@ -248,7 +237,7 @@ class MountKeep:
             alive=copies.alive,
             ending=copies.shared.ending,
             attached=kept.lines > 0,
-            supervised=supervisor >= 0,
+            supervised=supervisor != 0,
             starting=starter is not None,
             outdated=not kept.asked_to_go and kept.record.version != self._version,
             lonely=time.monotonic() - kept.since,

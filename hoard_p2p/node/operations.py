@@ -87,8 +87,13 @@ async def _note_use(node: Node, snapshot: SnapshotId) -> None:
 async def _attach(node: Node, request: LocalRequest) -> LocalReply:
     """A mount's supervisor is there, with copies of the mount's descriptors; answered never: it ends with the
     connection."""
-    with node.mounts.attached(request.args, request.fds):
-        await asyncio.Event().wait()
+    snapshot = parse_snapshot_id(_text(request.args, "snapshot"))
+    try:
+        with node.mounts.attached(request.args, request.fds):
+            node.attached(snapshot)
+            await asyncio.Event().wait()
+    finally:
+        node.detached(snapshot)
     return LocalReply()
 
 

@@ -34,13 +34,6 @@ class Counters:
 
 
 @dataclass(slots=True)
-class ReadPattern:
-    """Where a snapshot was read last, to see whether it is read in order."""
-
-    segment: int = -1
-
-
-@dataclass(slots=True)
 class NodeParts:
     """What `Node` is made of; see `node.main` for how."""
 

@@ -73,10 +73,10 @@ class NodeService:
             self._lent[slab.fd] = (slab, lent + 1)
         return SendExtent(slab.fd, place.offset, place.length)
 
-    def release(self, extents: Sequence[SendExtent]) -> None:
-        self._node.counters.chunks_sent += len(extents)
-        self._node.counters.bytes_sent += sum(extent.length for extent in extents)
+    def release(self, extents: Sequence[SendExtent], sent: int) -> None:
         with self._lock:
+            self._node.counters.chunks_sent += sent
+            self._node.counters.bytes_sent += sum(extent.length for extent in extents[:sent])
             for extent in extents:
                 slab, lent = self._lent[extent.fd]
                 if lent > 1:

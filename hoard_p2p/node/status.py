@@ -82,7 +82,7 @@ def _mount_body(kept: Kept) -> Json:
         "version": record.version,
         "io": plan.io,
         "io_reason": plan.io_reason,
-        "workers": plan.workers,
+        "workers": len(slots) or plan.workers,
         "served": sum(slot.served for slot in slots) if slots else None,
         "parked": sum(slot.parked for slot in slots) if slots else None,
         "failed": sum(slot.failed for slot in slots) if slots else None,

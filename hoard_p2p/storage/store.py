@@ -30,6 +30,9 @@ from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotR
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.writer import ChunkWriter
 
+MOST_COPIED = 1 << 30
+"""Bytes that are copied to complete a file that nobody is writing."""
+
 _NODE_ID = b"node_id"
 _START = b"start"
 _CAPACITY = b"capacity"
@@ -159,7 +162,7 @@ class Store:
             return True
         with self._index.read() as txn:
             fit = files.best_slab(txn, runs)
-        if fit is None or fit.missing > writer.copy_share * fit.data:
+        if fit is None or fit.missing > min(writer.copy_share * fit.data, MOST_COPIED):
             return False
         if not files.holes_are_zeros(self._reader.slab_path(fit.slab), runs):
             return False

@@ -287,7 +287,9 @@ def mounted(
         if supervisor.stdout.readline() != b"ready\n":
             raise RuntimeError(f"the mount did not come up: {log_path.read_text()}")
         memory_fd = _memory_of(supervisor.pid)
-        yield FakeMount(mountpoint, supervisor, log_path, command, memory_fd)
+        mount = FakeMount(mountpoint, supervisor, log_path, command, memory_fd)
+        _wait_for_workers(mount, workers)
+        yield mount
     finally:
         with suppress(NotFound):
             unmount(mountpoint, force=True)
@@ -296,6 +298,15 @@ def mounted(
         supervisor.stdout.close()
         if memory_fd >= 0:
             os.close(memory_fd)
+
+
+def _wait_for_workers(mount: FakeMount, count: int) -> None:
+    """It answers as soon as the first of them does."""
+    deadline = time.monotonic() + DEADLINE
+    while len(mount.workers()) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{mount.workers()} are not {count} workers: {mount.log}")
+        time.sleep(0.01)
 
 
 def _memory_of(pid: int) -> int:

@@ -31,7 +31,8 @@ def a_peer(number: int, host: str = "127.0.0.1", port: int = 0, *, incarnation: 
 class FileService:
     """A `PeerService` whose chunks lie one after the other in one file, and whose records are set by the test.
 
-    `located` counts extents that were lent, `open_extents` those not yet released.
+    `located` counts extents that were lent, `open_extents` those not yet released,
+    `sent` those that went out whole.
     """
 
     me: Peer
@@ -51,6 +52,7 @@ class FileService:
     gone: list[tuple[NodeId, int]] = field(default_factory=list)
     located: int = 0
     open_extents: int = 0
+    sent: int = 0
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,8 +99,9 @@ class FileService:
             self.open_extents += lent
         return extents
 
-    def release(self, extents: Sequence[SendExtent]) -> None:
+    def release(self, extents: Sequence[SendExtent], sent: int) -> None:
         with self._lock:
+            self.sent += sent
             self.open_extents -= len(extents)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:

@@ -72,6 +72,16 @@ class Sending:
                     return Turn.BLOCKED
         return Turn.MORE
 
+    def whole(self) -> int:
+        """How many chunks were given to the socket to their last byte."""
+        count, end = 0, 0
+        for extent in self._extents:
+            end += 4 + (0 if extent is None else extent.length)
+            if end > self.sent:
+                break
+            count += extent is not None
+        return count
+
     def _send_some(self, to: socket.socket) -> None:
         if self._pending:
             more = socket.MSG_MORE if self._file.length else 0

@@ -177,10 +177,11 @@ class Endpoints:
             raise BadRequest(f"a body of {len(body)} bytes; ids of {ID_SIZE} bytes are expected")
         ids = [ChunkId(body[start : start + ID_SIZE]) for start in range(0, len(body), ID_SIZE)]
         located = await self._located(ids)
+        sending = Sending(located)
         try:
-            return await send(request, Sending(located), self._executor, stall_time=self._limits.stall_time)
+            return await send(request, sending, self._executor, stall_time=self._limits.stall_time)
         finally:
-            self._release(located)
+            self._release(located, sending.whole())
 
     async def adopt(self, request: web.Request) -> web.Response:
         wanted = await self._decoded(request, MAX_ADOPT, wire.decode_adopt_request)
@@ -210,12 +211,12 @@ class Endpoints:
     def _release_late(self, answer: "asyncio.Future[Located]") -> None:
         error = answer.exception()
         if error is None:
-            self._release(answer.result())
+            self._release(answer.result(), 0)
         else:
             log.info("chunks that nobody waits for any more were not located: %r", error)
 
-    def _release(self, located: Located) -> None:
-        self._service.release([extent for extent in located if extent is not None])
+    def _release(self, located: Located, sent: int) -> None:
+        self._service.release([extent for extent in located if extent is not None], sent)
 
     async def _decoded(self, request: web.Request, most: int, decode: Callable[[bytes], T]) -> T:
         body = await read_body(request, most, self._limits.body_time)

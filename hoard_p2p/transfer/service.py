@@ -67,8 +67,8 @@ class PeerService(Protocol):
         """Blocking; called from several threads. Every extent is given back to `release` exactly once."""
         ...
 
-    def release(self, extents: Sequence[SendExtent]) -> None:
-        """The server is done with these extents of one `locate`; sent, or given up."""
+    def release(self, extents: Sequence[SendExtent], sent: int) -> None:
+        """The server is done with these extents of one `locate`: the first `sent` went out whole, the others not."""
         ...
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:

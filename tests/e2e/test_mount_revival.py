@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +21,17 @@ import pytest
 
 from hoard_p2p import __version__
 from hoard_p2p.mount.mountinfo import locate, mount_at
-from hoard_p2p.mount.users import servers
+from hoard_p2p.mount.shared import SharedState
+from hoard_p2p.mount.users import servers, shared_name
+from hoard_p2p.node.client import NodeClient
+from hoard_p2p.testing.mountfakes import has_ended
 from tests.system import HOARD, Machine, machines, make_tree, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse, pytest.mark.timeout(120)]
 NewDirectory = Callable[[str], Path]
 
-SETS = 4
+ABSENT = 5
+CONTENT = b"content" * 10_000
 MAPPED = """
 import mmap, os, sys
 with open(sys.argv[1], "rb") as file:
@@ -43,20 +47,37 @@ with open(sys.argv[1], "rb") as file:
 
 @dataclass
 class Pair:
-    """A node that has some sets, and a reader that has none of them. Each test takes sets of its own."""
+    """A node that holds everything, and one whose mounts are looked at. `source`: a tree, and its snapshot; `absent`:
+    snapshots of one file each, of which the reader has nothing yet. A test takes those it needs."""
 
     holder: Machine
     reader: Machine
-    sets: list[tuple[Path, str]]
+    source: Path
+    snapshot: str
+    absent: list[str]
 
     @contextmanager
-    def holder_stopped(self) -> Iterator[None]:
-        pid = self.holder.pid
+    def parked(self, mountpoint: Path, *options: str) -> Iterator["Future[bytes]"]:
+        """A read that waits for a chunk, in a mount of its own on `mountpoint`, until this ends; then it is freed. The
+        only node that has the chunk is stopped meanwhile."""
+        snapshot, pid = self.absent.pop(), node_of(self.holder)
+        self.reader.hoard("ls", snapshot)  # whoever has the catalog needs nobody to mount it
         os.kill(pid, signal.SIGSTOP)
         try:
-            yield
+            with ThreadPoolExecutor(1) as threads:
+                try:
+                    self.reader.mount(snapshot, mountpoint, *options)
+                    yield threads.submit((mountpoint / "file").read_bytes)
+                finally:
+                    os.kill(pid, signal.SIGCONT)
         finally:
             os.kill(pid, signal.SIGCONT)
+
+
+def one_file(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "file").write_bytes(CONTENT + os.fsencode(folder))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +87,14 @@ def pair() -> Iterator[Pair]:
     holder = Machine(top / "h", cluster, "holder", discovery="none", listen="127.0.0.1:0")
     try:
         with machines([holder]):
-            sets = []
-            for number in range(SETS):  # before another node is there to be a home of them
-                source = make_tree(top / f"s{number}", files=10, large=3 << 20, seed=number)
-                sets.append((source, holder.publish(source, "--replicas", "1")))
+            # All before another node is there, which could be a home of them.
+            source = make_tree(top / "s", files=10, large=1 << 20)
+            snapshot = holder.publish(source, "--replicas", "1")
+            absent = [holder.publish(one_file(top / f"a{number}")) for number in range(ABSENT)]
             address = str(holder.json("status")["node"]["url"]).removeprefix("http://")
             reader = Machine(top / "r", cluster, "reader", discovery=f"static:{address}", listen="127.0.0.1:0")
             with machines([reader], others=1):
-                yield Pair(holder, reader, sets)
+                yield Pair(holder, reader, source, snapshot, absent)
     finally:
         shutil.rmtree(top, ignore_errors=True)
 
@@ -111,16 +132,48 @@ def devices_of(pid: int) -> int:
 
 
 def listed(machine: Machine) -> list[dict[str, Any]]:
-    return list(machine.json("status")["mounts"])
+    with NodeClient.connect(machine.data_dir) as client:
+        body: dict[str, Any] = client.call("status", {}).body
+    return list(body["mounts"])
 
 
-def parked(machine: Machine) -> int:
-    return sum(mount["parked"] or 0 for mount in listed(machine))
+@contextmanager
+def memory_of(mountpoint: Path) -> Iterator[SharedState]:
+    """The shared memory of a mount that is served. (A node that is asked for it would ask its peers for more.)"""
+    mount = mount_at(locate(mountpoint))
+    assert mount is not None
+    link = f"/memfd:{shared_name(mount.device)} (deleted)"
+    entries = Path(f"/proc/{servers(mount)[0]}/fd").iterdir()
+    shared = SharedState(os.open(next(entry for entry in entries if os.readlink(entry) == link), os.O_RDWR))
+    try:
+        yield shared
+    finally:
+        shared.close()
+
+
+def supervisor(mountpoint: Path) -> int:
+    with memory_of(mountpoint) as shared:
+        return shared.supervisor
+
+
+def waits(mountpoint: Path) -> None:
+    with memory_of(mountpoint) as shared:
+        wait_until(lambda: any(shared.slot(number).parked for number in range(shared.workers)), "a read waits")
+
+
+def is_right(data: bytes) -> bool:
+    return data.startswith(CONTENT)
+
+
+def node_of(machine: Machine) -> int:
+    with NodeClient.connect(machine.data_dir) as client:
+        return int(str(client.call("ping", {}).body["pid"]))
 
 
 def let_go(machine: Machine) -> None:
-    pid = machine.pid
-    wait_until(lambda: devices_of(pid) == 0 and listed(machine) == [], "the node lets go of the mount")
+    pid = node_of(machine)
+    wait_until(lambda: devices_of(pid) == 0, "the node lets go of the mount's descriptors")
+    wait_until(lambda: listed(machine) == [], "the mount is listed no longer")
 
 
 @dataclass
@@ -152,10 +205,11 @@ class Hammer:
                 except OSError as error:
                     self.errors.append(error)
                 self.reads += 1
+            self._ending.wait(0.01)
 
     def goes_on(self) -> None:
         before = self.reads
-        wait_until(lambda: self.reads > before + 50, "readers go on")
+        wait_until(lambda: self.reads > before + 30, "readers go on")
         assert (self.errors, self.wrong) == ([], 0)
 
 
@@ -174,40 +228,39 @@ def mapped_reader(path: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def test_a_mount_whose_processes_were_all_killed_is_served_on(
+def test_mounts_whose_processes_were_all_killed_are_served_on(
     pair: Pair, reader: Machine, new_directory: NewDirectory
 ) -> None:
-    source, snapshot = pair.sets[0]
-    mounted = reader.mount(snapshot, new_directory("m"))
-    files = small_files(source, mounted)
-    with Hammer(files) as hammer, ThreadPoolExecutor(1) as threads, mapped_reader(next(iter(files))) as mapping:
+    mounted, other = reader.mount(pair.snapshot, new_directory("m")), new_directory("m")
+    files = small_files(pair.source, mounted)
+    with Hammer(files) as hammer, mapped_reader(mounted / "shard") as mapping:
         hammer.goes_on()
-        with pair.holder_stopped():
-            waiting = threads.submit((mounted / "shard").read_bytes)
-            wait_until(lambda: parked(reader) > 0, "a read is parked")
-            (before,) = listed(reader)
-            pids = processes(mounted)
-            assert before["pid"] in pids and len(pids) > 1
+        with pair.parked(other) as waiting:
+            waits(other)
+            pids = processes(mounted) + processes(other)
+            assert {supervisor(mounted), supervisor(other)} < {*pids}
             kill_all(pids)
             out, _ = mapping.communicate("\n", timeout=30)
             hammer.goes_on()
-            wait_until(lambda: [mount["pid"] for mount in listed(reader)] != [before["pid"]], "it has a new supervisor")
+            wait_until(lambda: bool(processes(other)), "the other mount is revived too")
+            waits(other)
             assert not waiting.done()
-        assert waiting.result(60) == (source / "shard").read_bytes()
+        assert is_right(waiting.result(60))
     assert out == "True\n"
-    assert not set(processes(mounted)) & set(pids)
-    reader.umount(mounted)
+    assert not {*processes(mounted), *processes(other)} & {*pids}
+    assert [mount["pid"] for mount in listed(reader)] == [supervisor(point) for point in sorted((mounted, other))]
+    for point in (mounted, other):
+        reader.umount(point)
     let_go(reader)
 
 
-def test_again_and_again(pair: Pair, reader: Machine, new_directory: NewDirectory) -> None:
-    source, snapshot = pair.sets[0]
-    mounted = reader.mount(snapshot, new_directory("m"))
-    with Hammer(small_files(source, mounted)) as hammer:
+def test_a_mount_is_revived_again_and_again(pair: Pair, reader: Machine, new_directory: NewDirectory) -> None:
+    mounted = reader.mount(pair.snapshot, new_directory("m"))
+    with Hammer(small_files(pair.source, mounted)) as hammer:
         for _ in range(3):
             hammer.goes_on()
             kill_all(processes(mounted))
-    assert (hammer.errors, hammer.wrong) == ([], 0)
+        hammer.goes_on()
     reader.umount(mounted)
     let_go(reader)
 
@@ -215,89 +268,77 @@ def test_again_and_again(pair: Pair, reader: Machine, new_directory: NewDirector
 def test_a_mount_that_lost_its_node_too_is_replaced_by_the_next_mount(
     pair: Pair, reader: Machine, new_directory: NewDirectory
 ) -> None:
-    source, snapshot = pair.sets[0]
-    mounted = reader.mount(snapshot, new_directory("m"))
-    pids = processes(mounted)
-    kill_all([reader.pid, *pids])
+    mounted = reader.mount(pair.snapshot, new_directory("m"))
+    kill_all([node_of(reader), *processes(mounted)])
     with pytest.raises(OSError, match=r"not connected|abort"):
         os.listdir(mounted)
     reader.up()
-    reader.mounts.remove(mounted)
-    reader.mount(snapshot, mounted)
-    for path, right in small_files(source, mounted).items():
+    reader.hoard("mount", pair.snapshot, os.fspath(mounted))
+    for path, right in small_files(pair.source, mounted).items():
         assert path.read_bytes() == right
     reader.umount(mounted)
     let_go(reader)
 
 
-def test_hits_go_on_and_parked_reads_wait_while_the_node_is_killed_and_started(
+def test_hits_go_on_and_reads_wait_while_the_node_is_killed_and_started(
     pair: Pair, reader: Machine, new_directory: NewDirectory
 ) -> None:
-    source, snapshot = pair.sets[1]
-    mounted = reader.mount(snapshot, new_directory("m"))
-    with Hammer(small_files(source, mounted)) as hammer, ThreadPoolExecutor(1) as threads:
+    mounted, other = reader.mount(pair.snapshot, new_directory("m")), new_directory("m")
+    files = small_files(pair.source, mounted)
+    with Hammer(files) as hammer:
         hammer.goes_on()
-        with pair.holder_stopped():
-            waiting = threads.submit((mounted / "shard").read_bytes)
-            wait_until(lambda: parked(reader) > 0, "a read is parked")
-            reader.kill()
+        with pair.parked(other) as waiting:
+            waits(other)
+            os.kill(node_of(reader), signal.SIGKILL)
             hammer.goes_on()
             reader.up()
-            wait_until(lambda: parked(reader) > 0, "the mount is attached again")
             hammer.goes_on()
-        assert waiting.result(60) == (source / "shard").read_bytes()
-    pid = reader.pid
-    assert devices_of(pid) > 0
-    reader.hoard("down")
-    for path, right in small_files(source, mounted).items():
-        assert path.read_bytes() == right, "a node that stops leaves mounts alone"
-    reader.up()
-    wait_until(lambda: len(listed(reader)) == 1, "the mount is attached again")
-    reader.umount(mounted)
+            assert not waiting.done()
+        assert is_right(waiting.result(60))
+        reader.hoard("down")
+        hammer.goes_on()
+        reader.up()
+        wait_until(lambda: len(listed(reader)) == 2, "the mounts are attached again")
+    for point in (mounted, other):
+        reader.umount(point)
     let_go(reader)
 
 
-def test_force_frees_a_parked_reader_at_once(pair: Pair, reader: Machine, new_directory: NewDirectory) -> None:
-    _, snapshot = pair.sets[2]
-    mounted = reader.mount(snapshot, new_directory("m"))
-    with pair.holder_stopped(), ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit((mounted / "shard").read_bytes)
-        wait_until(lambda: parked(reader) > 0, "a read is parked")
+def test_force_frees_a_reader_that_waits_at_once(pair: Pair, reader: Machine, new_directory: NewDirectory) -> None:
+    mounted = new_directory("m")
+    with pair.parked(mounted) as waiting:
+        waits(mounted)
         pids = processes(mounted)
         reader.hoard("umount", "--force", os.fspath(mounted))
         reader.mounts.remove(mounted)
-        with pytest.raises(OSError):
+        with pytest.raises(OSError):  # which one depends on the kernel
             waiting.result(5)
     let_go(reader)
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert all(map(has_ended, pids))
 
 
 @pytest.mark.parametrize("how", [("umount",), ("fusermount3", "-u"), ("umount", "-l")], ids=" ".join)
 def test_a_mount_that_is_unmounted_by_other_means_is_let_go(
     pair: Pair, reader: Machine, new_directory: NewDirectory, how: tuple[str, ...]
 ) -> None:
-    source, snapshot = pair.sets[0]
-    mounted = reader.mount(snapshot, new_directory("m"))
-    files = small_files(source, mounted)
-    path, right = next(iter(files.items()))
+    mounted = reader.mount(pair.snapshot, new_directory("m"))
+    path, right = next(iter(small_files(pair.source, mounted).items()))
     assert path.read_bytes() == right
     pids = processes(mounted)
     subprocess.run([*how, mounted], check=True)
     reader.mounts.remove(mounted)
     let_go(reader)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "its processes end")
+    wait_until(lambda: all(map(has_ended, pids)), "its processes end")
 
 
 def test_a_mount_that_is_detached_in_use_is_served_until_its_last_user_leaves(
     pair: Pair, reader: Machine, new_directory: NewDirectory
 ) -> None:
-    source, snapshot = pair.sets[0]
-    mounted = reader.mount(snapshot, new_directory("m"))
-    path, right = next(iter(small_files(source, mounted).items()))
-    with path.open("rb", buffering=0) as file:
+    mounted = reader.mount(pair.snapshot, new_directory("m"))
+    with (mounted / "shard").open("rb", buffering=0) as file:
         subprocess.run(["umount", "-l", mounted], check=True)
         reader.mounts.remove(mounted)
-        assert file.read() == right
+        assert file.read() == (pair.source / "shard").read_bytes()
         assert len(listed(reader)) == 1
     let_go(reader)
 
@@ -306,17 +347,16 @@ def test_a_mount_whose_namespace_went_away_with_its_processes_is_let_go(
     pair: Pair, reader: Machine, new_directory: NewDirectory
 ) -> None:
     """As when a container ends."""
-    _, snapshot = pair.sets[0]
-    mount = ("mount", snapshot, os.fspath(new_directory("m")), "--data-dir", os.fspath(reader.data_dir))
+    mount = ("mount", pair.snapshot, os.fspath(new_directory("m")), "--data-dir", os.fspath(reader.data_dir))
     subprocess.run(["unshare", "--mount", *HOARD, *mount], check=True)
     (told,) = listed(reader)
-    inside = os.readlink(f"/proc/{told['pid']}/ns/mnt")
-    kill_all([pid for pid in hoard_processes() if namespace(pid) == inside])
+    inside = namespace(told["pid"])
+    kill_all([pid for pid in all_processes() if namespace(pid) == inside])
     let_go(reader)
-    assert not [pid for pid in hoard_processes() if namespace(pid) == inside]
+    assert not [pid for pid in all_processes() if namespace(pid) == inside]
 
 
-def hoard_processes() -> list[int]:
+def all_processes() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
@@ -328,32 +368,28 @@ def namespace(pid: int) -> str:
 
 
 def test_a_status_tells_how_a_mount_is_served(pair: Pair, reader: Machine, new_directory: NewDirectory) -> None:
-    source, snapshot = pair.sets[0]
-    mounted = reader.mount(snapshot, new_directory("m"), "--workers", "3")
-    for path, right in small_files(source, mounted).items():
+    mounted = reader.mount(pair.snapshot, new_directory("m"), "--workers", "3")
+    for path, right in small_files(pair.source, mounted).items():
         assert path.read_bytes() == right
     (told,) = listed(reader)
-    assert (told["mountpoint"], told["snapshot"], told["version"]) == (os.fspath(mounted), snapshot, __version__)
+    assert (told["mountpoint"], told["snapshot"], told["version"]) == (os.fspath(mounted), pair.snapshot, __version__)
     assert told["io"] in ("no-open", "passthrough")
     assert told["workers"] == (1 if told["io"] == "passthrough" else 3)
     assert (told["parked"], told["failed"]) == (0, 0)
-    wait_until(lambda: listed(reader)[0]["served"] > 10, "requests are counted")
+    wait_until(lambda: bool(listed(reader)[0]["served"] > 10), "requests are counted")
     assert told["io"] in reader.hoard("status").stdout
 
 
 def test_the_log_line_of_a_read_that_failed_names_the_peers_that_were_tried(
     pair: Pair, reader: Machine, new_directory: NewDirectory
 ) -> None:
-    _, snapshot = pair.sets[3]
-    mounted = reader.mount(snapshot, new_directory("m"), "--timeout", "3")
     log = reader.data_dir / "log" / "mount.log"
-    before = len(log.read_text())
-    with pair.holder_stopped():
-        begin = time.monotonic()
+    before = len(log.read_text()) if log.exists() else 0
+    begin = time.monotonic()
+    with pair.parked(new_directory("m"), "--timeout", "3") as waiting:
         with pytest.raises(OSError) as caught:
-            (mounted / "shard").read_bytes()
+            waiting.result(3 + 10)
         assert time.monotonic() - begin < 3 + 10
     assert caught.value.errno == errno.EIO
-    lines = [line for line in log.read_text()[before:].splitlines() if "read of" in line]
-    assert len(lines) == 1
-    assert "shard" in lines[0] and "asked: holder (127.0.0.1:" in lines[0]
+    (line,) = [line for line in log.read_text()[before:].splitlines() if "read of" in line]
+    assert "'file'" in line and "asked: holder (127.0.0.1:" in line

@@ -11,6 +11,7 @@ import pytest
 
 import hoard_p2p
 from hoard_p2p import __version__
+from hoard_p2p.testing.mountfakes import has_ended
 from tests.e2e.test_mount_revival import Hammer, listed, mapped_reader, processes, small_files
 from tests.system import Machine, machines, make_tree, wait_until
 
@@ -62,13 +63,13 @@ def test_a_new_version_takes_mounts_over_while_they_are_read(
     points = [node.mount(node.publish(source), new_directory("m")) for _ in range(2)]
     new = another_version(new_directory("v"))
     files = small_files(source, points[0])
-    with Hammer(files) as hammer, mapped_reader(next(iter(files))) as mapping:
+    with Hammer(files) as hammer, mapped_reader(points[0] / "shard") as mapping:
         hammer.goes_on()
         old = [pid for point in points for pid in processes(point)]
         assert {mount["version"] for mount in listed(node)} == {__version__}
         exchange(node, new)
         wait_until(lambda: [mount["version"] for mount in listed(node)] == [NEW] * 2, "both mounts are taken over")
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old), "the old processes end")
+        wait_until(lambda: all(map(has_ended, old)), "the old processes end")
         hammer.goes_on()
         out, _ = mapping.communicate("\n", timeout=30)
     assert out == "True\n"
@@ -97,7 +98,7 @@ def test_a_version_that_does_not_know_the_mounts_memory_leaves_them_to_their_pro
 def test_processes_go_on_when_their_take_over_fails(node: Machine, source: Path, new_directory: NewDirectory) -> None:
     mounted = node.mount(node.publish(source), new_directory("m"))
     old = processes(mounted)
-    exchange(node, another_version(new_directory("v"), **{"node/mount_supervisor.py": "sys.exit(3)"}))
+    exchange(node, another_version(new_directory("v"), **{"mount/succession.py": "raise OSError(5, 'worn out')"}))
     wait_until(lambda: "could not be taken over" in node.log(), "the node says so")
     with Hammer(small_files(source, mounted)) as hammer:
         hammer.goes_on()

@@ -2,15 +2,17 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hoard_p2p.errors import ChunkUnavailable, StoreFailed
-from hoard_p2p.fetch.fetcher import Fetcher, Outlook
+from hoard_p2p.errors import ChunkUnavailable, PeerUnavailable, StoreFailed
+from hoard_p2p.fetch.fetcher import AHEAD_FLIGHTS, Fetcher, Outlook
 from hoard_p2p.fetch.segment import BATCH_BYTES, Segment, Wanted, next_batch
 from hoard_p2p.fetch.sources import Favour, Sources
+from hoard_p2p.fetch.turns import AT_ONCE
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.peer import ClusterView, NodeId, Peer
@@ -33,8 +35,11 @@ class MemoryKeeper:
         self.sink = MemorySink()
         self.full = False
         self.ends: list[bool] = []
+        self.looked: Callable[[], None] = lambda: None
+        """Called when a flight starts."""
 
     def missing(self, segment: Segment) -> list[Wanted]:
+        self.looked()
         return [chunk for chunk in segment.chunks if self.place(chunk.chunk_id) is None]
 
     def place(self, identifier: ChunkId) -> Place | None:
@@ -82,6 +87,29 @@ class GatedPeers(MemoryPeers):
             assert self.go_on.wait(10)
 
 
+class SilentPeers(MemoryPeers):
+    """Peers of which one takes its time to not answer: until `go_on`, as one whose machine is off."""
+
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]], silent: NodeId) -> None:
+        super().__init__(holdings)
+        self.silent, self.go_on = silent, threading.Event()
+        self.asked: Counter[NodeId] = Counter()
+
+    def fetch(
+        self,
+        peer: Peer,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        timeout: float,
+    ) -> list[int]:
+        self.asked[peer.node_id] += 1
+        if peer.node_id == self.silent:
+            self.go_on.wait(10)
+            raise PeerUnavailable("no answer")
+        return super().fetch(peer, wanted, deliver, timeout=timeout)
+
+
 class Cluster:
     """Four peers and me; `holdings` says who has what, `records` whose residency names segment 3."""
 
@@ -101,7 +129,7 @@ class Cluster:
 
     def run(self, scenario: Callable[[Fetcher], Awaitable[None]]) -> None:
         async def main() -> None:
-            with ThreadPoolExecutor(4) as pool:
+            with ThreadPoolExecutor(16) as pool:
                 async with asyncio.timeout(20), asyncio.TaskGroup() as group:
                     await scenario(self._fetcher(group, pool))
 
@@ -272,7 +300,7 @@ def test_on_a_full_disk_a_reader_that_comes_after_its_chunk_did_gets_it_too() ->
     cluster.network = gated = GatedPeers(cluster.network.holdings, stop_after=2)
 
     async def scenario(fetcher: Fetcher) -> None:
-        fetcher.start(SEGMENT)
+        fetcher.ahead(SEGMENT)
         assert await asyncio.to_thread(gated.stopped.wait, 10)
         async with asyncio.TaskGroup() as group:
             late = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5))
@@ -332,7 +360,7 @@ def test_a_chunk_that_is_lost_while_its_segment_is_on_its_way_is_looked_for_agai
     cluster.network = gated = GatedPeers(cluster.network.holdings)
 
     async def scenario(fetcher: Fetcher) -> None:
-        fetcher.start(SEGMENT)
+        fetcher.ahead(SEGMENT)
         assert await asyncio.to_thread(gated.stopped.wait, 10)
         cluster.keeper.sink = MemorySink()
         async with asyncio.TaskGroup() as group:
@@ -342,6 +370,188 @@ def test_a_chunk_that_is_lost_while_its_segment_is_on_its_way_is_looked_for_agai
         assert reader.result().place is not None
 
     cluster.run(scenario)
+
+
+@pytest.mark.expect_warnings
+def test_a_peer_with_one_damaged_chunk_gives_all_the_others_if_nobody_else_has_them() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+    only = cluster.order()[1]
+    cluster.network.holdings[only] = {**ALL, CHUNKS[1].chunk_id: b"x" * len(DATA[1])}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match=r"sent wrong bytes"):
+            await fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == [CHUNKS[1]]
+
+    cluster.run(scenario)
+
+
+def test_without_fill_a_flight_brings_what_is_waited_for_and_nothing_else() -> None:
+    cluster = Cluster(everywhere())
+    cluster.network = gated = GatedPeers(cluster.network.holdings)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            for chunk in (CHUNKS[1], CHUNKS[3]):
+                group.create_task(fetcher.chunk(SEGMENT, chunk, timeout=5, fill=False))
+            await asyncio.sleep(0)
+            group.create_task(fetcher.chunk(SEGMENT, CHUNKS[5], timeout=5, fill=False))
+            gated.go_on.set()
+
+    cluster.run(scenario)
+    assert {chunk for _, chunk in cluster.network.fetched} == {CHUNKS[number].chunk_id for number in (1, 3, 5)}
+
+
+def test_without_fill_a_chunk_that_is_asked_for_late_is_looked_for_at_every_peer() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+    first, second = cluster.order()[:2]
+    cluster.network = gated = GatedPeers(cluster.network.holdings, stop_after=0)
+    gated.holdings[first] = {CHUNKS[2].chunk_id: DATA[2]}
+    gated.holdings[second] = {CHUNKS[0].chunk_id: DATA[0]}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fetcher.chunk(SEGMENT, CHUNKS[0], timeout=5, fill=False))
+            gated.go_on.clear()
+            assert await asyncio.to_thread(gated.stopped.wait, 10)  # the second peer is sending: the first was asked
+            late = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[2], timeout=5, fill=False))
+            await asyncio.sleep(0)
+            gated.go_on.set()
+        assert late.result().place is not None
+
+    cluster.run(scenario)
+
+
+def segment(number: int) -> Segment:
+    """Another segment, of one chunk that is found at every peer that has it."""
+    data = b"segment %d" % number
+    chunk = Wanted(number, chunk_id(data), len(data))
+    return Segment(SNAPSHOT, number, (chunk,), SEGMENT.key)
+
+
+def data_of(segments: Sequence[Segment]) -> dict[ChunkId, bytes]:
+    return {part.chunks[0].chunk_id: b"segment %d" % part.number for part in segments}
+
+
+def test_a_miss_is_not_delayed_by_a_full_plan_of_segments_to_fetch_ahead() -> None:
+    segments = [segment(number) for number in range(100, 140)]
+    cluster = Cluster({number: {**ALL, **data_of(segments)} for number in range(1, 5)})
+    cluster.network = gated = GatedPeers(cluster.network.holdings)
+    started = threading.Semaphore(0)
+    cluster.keeper.looked = started.release
+    ended: list[int] = []
+
+    async def scenario(fetcher: Fetcher) -> None:
+        for part in segments:
+            fetcher.ahead(part, lambda number=part.number: ended.append(number))  # type: ignore[misc]  # bound now
+        for _ in range(AHEAD_FLIGHTS):
+            assert await asyncio.to_thread(started.acquire, timeout=10)
+        assert not started.acquire(blocking=False), "more flights ahead than may be"
+        async with asyncio.TaskGroup() as group:
+            miss = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[0], timeout=10))
+            planned = group.create_task(fetcher.chunk(segments[-1], segments[-1].chunks[0], timeout=10))
+            for _ in range(2):  # both are started though every flight ahead is stuck
+                assert await asyncio.to_thread(started.acquire, timeout=10)
+            gated.go_on.set()
+        assert miss.result().place is not None
+        assert planned.result().place is not None
+        while len(ended) < len(segments):  # noqa: ASYNC110 - the scenario's deadline ends it
+            await asyncio.sleep(0.01)
+
+    cluster.run(scenario)
+    assert sorted(ended) == [part.number for part in segments]
+
+
+def test_when_the_last_reader_left_nothing_more_is_fetched_ahead() -> None:
+    segments = [segment(number) for number in range(100, 140)]
+    cluster = Cluster({number: data_of(segments) for number in range(1, 5)})
+    cluster.network = gated = GatedPeers(cluster.network.holdings)
+    ended: list[int] = []
+
+    async def scenario(fetcher: Fetcher) -> None:
+        for part in segments:
+            fetcher.ahead(part, lambda number=part.number: ended.append(number))  # type: ignore[misc]  # bound now
+        fetcher.stop_ahead(SNAPSHOT)
+        gated.go_on.set()
+
+    cluster.run(scenario)
+    assert sorted(ended) == [part.number for part in segments]
+    assert len(cluster.network.fetched) <= AHEAD_FLIGHTS
+
+
+def test_a_storm_of_reads_of_what_nobody_has_asks_each_peer_once() -> None:
+    cluster = Cluster({})
+    cluster.network = peers = SilentPeers({a_peer(number).node_id: {} for number in range(1, 5)}, ME.node_id)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        for _ in range(20):
+            for chunk in CHUNKS:
+                with pytest.raises(ChunkUnavailable, match=r"anywhere .*: lacks it"):
+                    await fetcher.chunk(SEGMENT, chunk, timeout=5)
+
+    cluster.run(scenario)
+    assert set(peers.asked.values()) <= {1, 2}, "twice if a second went by meanwhile"
+
+
+@pytest.mark.expect_warnings
+def test_an_error_names_who_was_asked_and_why_that_was_in_vain_in_one_short_line() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+    away = cluster.order()[0]
+    del cluster.network.holdings[away]
+    cluster.favour.shun(cluster.order()[1], 100.0)
+    cluster.network.holdings[cluster.order()[1]] = {CHUNKS[0].chunk_id: b"x" * len(DATA[0])}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable) as caught:
+            await fetcher.chunk(SEGMENT, CHUNKS[0], timeout=0.1)
+        message = str(caught.value)
+        assert "within 0.1 s" in message
+        for reason in ("cannot be reached", "lacks it", "sent wrong bytes"):
+            assert reason in message
+        assert "\n" not in message
+        assert len(message) < 1500
+
+    cluster.run(scenario)
+
+
+def test_a_thousand_readers_that_only_an_absent_peer_could_help_do_not_keep_others_waiting() -> None:
+    segments = [segment(number) for number in range(1000, 2000)]
+    here = segment(7)
+    cluster = Cluster({})
+    silent = cluster.order()[0]
+    holdings = {a_peer(number).node_id: dict[ChunkId, bytes]() for number in range(1, 5)}
+    holdings[cluster.order()[2]] = data_of([here])
+    cluster.records = {cluster.order()[2]}
+    cluster.network = peers = SilentPeers(holdings, silent)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            parked = [group.create_task(fetcher.chunk(part, part.chunks[0], timeout=60)) for part in segments]
+            while peers.asked[silent] < AT_ONCE:  # noqa: ASYNC110 - the scenario's deadline ends it
+                await asyncio.sleep(0.01)
+            cluster.favour.shun(silent, 100.0)  # so that it is not the first that the next reader's flight asks
+            found = await fetcher.chunk(here, here.chunks[0], timeout=15)
+            assert found.place is not None
+            assert not any(reader.done() for reader in parked)
+            assert peers.asked[silent] == AT_ONCE, "an absent peer holds a part of the threads, not all of them"
+            peers.go_on.set()
+            await asyncio.sleep(0)
+            for reader in parked:
+                reader.cancel()
+
+    cluster.run(scenario)
+    assert peers.asked[silent] < 100, "a thousand misses are not a thousand attempts"
+
+
+def test_a_flight_that_nobody_waits_for_any_more_ends() -> None:
+    cluster = Cluster({number: {} for number in range(1, 5)})
+    cluster.absent = ("n9",)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable):
+            await fetcher.chunk(SEGMENT, CHUNKS[0], timeout=0.1)
+
+    cluster.run(scenario)  # returns: the flight's task is in the group
 
 
 def test_a_batch_begins_with_what_is_waited_for_and_is_bounded() -> None:

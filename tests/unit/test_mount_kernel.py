@@ -53,6 +53,28 @@ def test_an_older_kernel_gets_its_own_minor_and_no_flag_it_lacks(device: tuple[s
     assert struct.unpack_from("<II", ours.recv(4096), 16) == (7, 34)
 
 
+def test_the_handshake_of_a_passthrough_mount_says_how_deep_files_may_be_stacked(
+    device: tuple[socket.socket, int],
+) -> None:
+    ours, fd = device
+    ours.send(_init())
+    assert shake_hands(fd, kernel.PASSTHROUGH) == kernel.PASSTHROUGH
+    reply = ours.recv(4096)
+    assert struct.unpack_from("<II", reply, 16 + 32) == (1 << 7 | 1 << 5, 1)  # PASSTHROUGH is bit 37
+
+
+def test_a_kernel_without_passthrough_makes_a_no_open_mount_unless_it_is_needed(
+    device: tuple[socket.socket, int],
+) -> None:
+    ours, fd = device
+    for _ in range(2):
+        ours.send(_init(offered=EVERYTHING & ~int(Can.PASSTHROUGH)))
+    assert shake_hands(fd, kernel.PASSTHROUGH) == kernel.NO_OPEN
+    assert struct.unpack_from("<II", ours.recv(4096), 16 + 32) == (1 << 7, 0)
+    with pytest.raises(MountFailed, match=r"Linux 6\.9.*--io no-open"):
+        shake_hands(fd, kernel.PASSTHROUGH, kernel.NEEDED | Can.PASSTHROUGH)
+
+
 @pytest.mark.parametrize("request_bytes", [_init(minor=30), _init(major=8), _init(offered=0)])
 def test_a_kernel_that_cannot_is_named(device: tuple[socket.socket, int], request_bytes: bytes) -> None:
     ours, fd = device
