@@ -1,7 +1,6 @@
 """Whole nodes for tests: the real command in processes of its own, on this machine or inside a network namespace."""
 
 import errno
-import functools
 import hashlib
 import json
 import os
@@ -9,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from hoard_p2p.mount.backing import obstacle as no_passthrough
+
 HOARD = (sys.executable, "-m", "hoard_p2p.cli.main")
 STEP_SECONDS = 60.0
 IO_KINDS = ("no-open", "passthrough")
@@ -25,17 +27,10 @@ IO_KINDS = ("no-open", "passthrough")
 
 
 def io_options(io: str) -> tuple[str, ...]:
-    """What asks `hoard mount` for that kind; skips the test if there is no such choice."""
-    if "--io" in _mount_help():
-        return ("--io", io)
-    if io == IO_KINDS[0]:
-        return ()
-    pytest.skip(f"`hoard mount` has no --io {io}")
-
-
-@functools.cache
-def _mount_help() -> str:
-    return subprocess.run([*HOARD, "mount", "--help"], capture_output=True, text=True, check=True).stdout
+    """What asks `hoard mount` for that kind; skips the test where it cannot be had."""
+    if io == "passthrough" and (reason := no_passthrough(Path(tempfile.gettempdir()))):
+        pytest.skip(reason)
+    return ("--io", io)
 
 
 def wait_until(done: Callable[[], bool], what: str, seconds: float = 20.0) -> None:

@@ -18,7 +18,7 @@ from hoard_p2p.errors import HoardError
 from hoard_p2p.interfaces import FileSlabs
 from hoard_p2p.mount.kernel import OPEN_OUT, RELEASE_IN, RESENT, Fopen
 from hoard_p2p.mount.opens import CACHED, BackingIds, OpenFiles, TableFull
-from hoard_p2p.mount.shared import FILE_CHECKED, SharedState
+from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ HOPELESS = 4 << 30
 """Bytes of a file whose verification certainly takes longer than `PATIENCE`."""
 KEYS = 16_384
 """Files whose key is remembered: to make one takes 2 us per chunk."""
-URGENT = 1 << 63
-"""In a hint to the verifier: it names an inode whose own slab somebody waits for."""
 _KEEPING = int(Fopen.KEEP_CACHE | Fopen.NOFLUSH)
 _PASSING = int(Fopen.PASSTHROUGH | Fopen.NOFLUSH)
 """Never with KEEP_CACHE: the kernel refuses that with EIO."""

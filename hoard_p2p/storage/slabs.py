@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 
+REMEMBERED_PATHS = 4096
 _DAMAGED = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
@@ -50,6 +51,7 @@ class SlabFiles:
     def __init__(self, find: Callable[[int], Path], limit: int = 256) -> None:
         self._find = find
         self._limit = limit
+        self._paths: dict[int, Path] = {}
         self._open: OrderedDict[int, SlabFile] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -79,7 +81,12 @@ class SlabFiles:
         return fd
 
     def _open_slab(self, slab: int) -> SlabFile:
-        path = self._find(slab)
+        path = self._paths.get(slab)
+        if path is None:  # to find it takes five times as long as to open it; a slab never moves
+            path = self._find(slab)
+            if len(self._paths) >= REMEMBERED_PATHS:
+                self._paths.clear()
+            self._paths[slab] = path
         try:
             return SlabFile(path)
         except FileNotFoundError as error:

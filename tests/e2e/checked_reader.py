@@ -121,11 +121,10 @@ class Reader:
 
     def _mapped(self) -> None:
         name = self._rng.choice(self._large)
-        with self._open(name) as file:
-            with closing(mmap.mmap(file, 0, prot=mmap.PROT_READ)) as view:
-                for _ in range(30):
-                    start, length = self._span(name, 20_000)
-                    self._check(name, start, view[start : start + length], length)
+        with self._open(name) as file, closing(mmap.mmap(file, 0, prot=mmap.PROT_READ)) as view:
+            for _ in range(30):
+                start, length = self._span(name, 20_000)
+                self._check(name, start, view[start : start + length], length)
 
     def _small_files(self) -> None:
         for name in self._rng.sample(self._small, 20):

@@ -18,6 +18,8 @@ class Crew:
 
     def __init__(self, info: MountInfo, shared: SharedState) -> None:
         self.info = info
+        self.memory = os.fstat(shared.fd).st_ino
+        """Tells it from the memory of a later mount, which may get the same device number."""
         self._shared = shared
 
     @property
@@ -32,6 +34,11 @@ class Crew:
     def verifier(self) -> int:
         """Its pid, 0 if there is none."""
         return self._shared.slot(self._shared.verifier).pid
+
+    def backed(self) -> int:
+        """Open files that the kernel reads by itself."""
+        opens = self._shared.opens[: 2 * self._shared.opens_used]
+        return sum(1 for handle, where in zip(opens[::2], opens[1::2], strict=True) if handle and where & 0xFFFF_FFFF)
 
     def is_whole(self) -> bool:
         return bool(self.supervisor) and is_alive(self.supervisor) and len(self.workers()) == self._shared.workers
@@ -48,9 +55,11 @@ class Crew:
         assert kill(pid), "there is no supervisor"
         return pid
 
-    def kill_everyone(self) -> list[int]:
-        """kill -9 of all at once: nobody has time to replace anybody. Their pids."""
-        stopped: list[int] = []
+    def kill_everyone(self, *others: int) -> list[int]:
+        """kill -9 of all at once, and `others`: nobody has time to replace anybody. Their pids."""
+        stopped = list(others)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
         while fresh := [pid for pid in servers(self.info) if pid not in stopped]:
             for pid in fresh:
                 with suppress(ProcessLookupError):
@@ -104,14 +113,23 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def holders(info: MountInfo) -> dict[int, str]:
-    """Processes that (still) have the shared memory of that mount, and what they are."""
+def holders(memory: int) -> dict[int, str]:
+    """Processes but this one, the node among them, that (still) have that `Crew.memory`: their commands."""
     found = {}
-    for pid in servers(info):
-        with suppress(OSError):
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()):
+        with suppress(OSError):  # it ended
+            if any(_is_memory(f"/proc/{pid}/fd/{entry}", memory) for entry in os.listdir(f"/proc/{pid}/fd")):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                found[pid] = command.replace(b"\0", b" ").decode(errors="replace")
     return found
 
 
-def is_mounted(mountpoint: Path) -> bool:
-    return any(each.mountpoint == mountpoint.resolve() for each in mounts())
+def _is_memory(entry: str, inode: int) -> bool:
+    with suppress(OSError):
+        return os.readlink(entry).startswith(f"/memfd:{shared_name('')}") and os.stat(entry).st_ino == inode
+    return False
+
+
+def mounted_at(mountpoint: Path) -> int:
+    """How many mounts of ours are stacked there."""
+    return sum(each.mountpoint == mountpoint.resolve() for each in mounts())

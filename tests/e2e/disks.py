@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tests.system import Machine, io_options, machines
+from tests.e2e.crews import crew_of
+from tests.system import Machine, io_options, machines, wait_until
 
 Seen = TypeVar("Seen")
 
@@ -37,8 +38,9 @@ class Disks:
 
 
 @contextmanager
-def two_disks(fill: Callable[[Path], None], io: str) -> Iterator[Disks]:
-    """Publish what `fill` writes, mount it with that kind of `io`, and show the source read-only beside it."""
+def two_disks(fill: Callable[[Path], None], io: str, *, large: str) -> Iterator[Disks]:
+    """Publish what `fill` writes, mount it with that kind of `io`, and show the source read-only beside it. `large`: a
+    file that the kernel must be reading by itself before anything is tried on a passthrough mount."""
     options = io_options(io)
     with tempfile.TemporaryDirectory(prefix="a-", ignore_cleanup_errors=True) as name:
         top = Path(name)
@@ -49,7 +51,15 @@ def two_disks(fill: Callable[[Path], None], io: str) -> Iterator[Disks]:
         machine = Machine(top / "n", f"test-{secrets.token_hex(4)}", "one", discovery="none", listen="127.0.0.1:0")
         with machines([machine]), _read_only(source, local):
             machine.mount(machine.publish(source), mount, *options)
+            if io == "passthrough":
+                wait_until(lambda: _is_backed(mount, large), f"{large} is verified, and read by the kernel itself")
             yield Disks(local, mount, scratch)
+
+
+def _is_backed(mount: Path, name: str) -> bool:
+    """Whether a file that is opened now has a backing file in the kernel."""
+    with (mount / name).open("rb"), crew_of(mount) as crew:
+        return crew.backed() > 0
 
 
 @contextmanager

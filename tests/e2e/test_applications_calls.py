@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.root, pytest.mark.fuse, pytest.mark.timeout(180)]
 
 MIB = 1 << 20
 SHARD = 12 * MIB
-TAIL = 5 * MIB + 777
+TAIL = 9 * MIB + 777
 ENTRIES = 3000
 LONGEST = 255
 DEEP = 15
@@ -71,7 +72,7 @@ def _fill(source: Path) -> None:
 
 @pytest.fixture(scope="module", params=IO_KINDS)
 def disks(request: pytest.FixtureRequest) -> Iterator[Disks]:
-    with two_disks(_fill, request.param) as made:
+    with two_disks(_fill, request.param, large="tail") as made:
         yield made
 
 
@@ -202,7 +203,8 @@ def test_maps_show_the_file_and_zeros_behind_it(disks: Disks) -> None:
         with opened(disk / "tail") as file:
             for flags, protection in (
                 (mmap.MAP_SHARED, mmap.PROT_READ), (mmap.MAP_PRIVATE, mmap.PROT_READ),
-                (mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE), (mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC),
+                (mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE),
+                (mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC),
                 (mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ),
             ):  # fmt: skip
                 with closing(mmap.mmap(file, TAIL, flags=flags, prot=protection)) as view:
@@ -302,7 +304,7 @@ def test_sendfile_to_a_socket_from_any_offset(disks: Disks) -> None:
 def test_advice_is_taken_and_changes_no_bytes(disks: Disks) -> None:
     def advises(disk: Path) -> list[object]:
         with opened(disk / "tail") as file:
-            seen: list[object] = [answer(lambda: os.posix_fadvise(file, 0, 0, advice)) for advice in range(6)]
+            seen: list[object] = [answer(partial(os.posix_fadvise, file, 0, 0, advice)) for advice in range(6)]
             seen.append(answer(lambda: libc("readahead", file, ctypes.c_long(MIB), ctypes.c_size_t(2 * MIB))))
             for advice in (os.POSIX_FADV_RANDOM, os.POSIX_FADV_SEQUENTIAL, os.POSIX_FADV_NOREUSE):
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -337,9 +339,10 @@ def test_reads_past_the_end_in_vectors_and_by_seeking(disks: Disks) -> None:
         with opened(disk / "tail") as file:
             small = [bytearray(n) for n in (1, 0, 4096, 100_000, 3)]
             return [
-                [os.pread(file, length, offset) for offset in (TAIL - 1, TAIL, TAIL + 1, 1 << 40) for length in (0, 1, 9)],
+                [os.pread(file, length, at) for at in (TAIL - 1, TAIL, TAIL + 1, 1 << 40) for length in (0, 1, 9)],
                 os.preadv(file, small, TAIL - 50_000), [bytes(part) for part in small],
-                os.lseek(file, -10, os.SEEK_END), os.read(file, 100), os.read(file, 100), os.lseek(file, 0, os.SEEK_CUR),
+                os.lseek(file, -10, os.SEEK_END), os.read(file, 100), os.read(file, 100),
+                os.lseek(file, 0, os.SEEK_CUR),
                 answer(lambda: os.lseek(file, -1, os.SEEK_SET)), answer(lambda: os.lseek(file, TAIL, os.SEEK_DATA)),
             ]  # fmt: skip
 
@@ -363,10 +366,10 @@ def test_a_hundred_threads_read_at_random(disks: Disks) -> None:
         assert sum(threads.map(reads, range(100))) == 0
 
 
-def _data(file: int) -> list[tuple[int, int]]:
-    """The spans that are not holes."""
+def _data(path: Path) -> list[tuple[int, int]]:
+    """The spans of a file that are not holes."""
     spans, end = [], 0
-    with suppress(OSError):  # ENXIO: no data behind `end`
+    with opened(path) as file, suppress(OSError):  # ENXIO: no data behind `end`
         while True:
             start = os.lseek(file, end, os.SEEK_DATA)
             end = os.lseek(file, start, os.SEEK_HOLE)
@@ -375,16 +378,10 @@ def _data(file: int) -> list[tuple[int, int]]:
 
 
 def test_holes_are_where_they_were(disks: Disks) -> None:
-    for name in ("tail", "tree/shard", "tree/deep/0000.bin"):
-        disks.same(lambda disk: _with(disk / name, _data))
-    (local,), (mounted,) = _with(disks.local / "tree" / "sparse", _data), _with(disks.mount / "tree" / "sparse", _data)
+    disks.same(lambda disk: [_data(disk / name) for name in ("tail", "tree/shard", "tree/deep/0000.bin")])
+    (local,), (mounted,) = _data(disks.local / "tree" / "sparse"), _data(disks.mount / "tree" / "sparse")
     assert mounted[0] <= local[0] < local[1] <= mounted[1], "a hole that is shown has nothing in it"
     assert mounted[1] - mounted[0] <= 65536, "and small holes alone are not shown"
-
-
-def _with(path: Path, look: Callable[[int], object]) -> list[tuple[int, int]]:
-    with opened(path) as file:
-        return look(file)  # type: ignore[return-value]  # as `look` does
 
 
 # --- what is known about files
@@ -401,8 +398,8 @@ def _statx(path: Path, flags: int) -> tuple[object, ...]:
 
 def test_statx_says_the_same(disks: Disks) -> None:
     names = ("tail", "tree/shard", "tree/deep/again", "tree/deep/0003.bin", "tree/deep/0004.bin", "tree/deep/0001.bin")
-    for flags in (0, 0x100, 0x2000, 0x4000):  # follow, do not, ask the server, do not
-        disks.same(lambda disk: [_statx(disk / name, flags) for name in names])
+    ways = (0, 0x100, 0x2000, 0x4000)  # follow, do not, ask the server, do not
+    disks.same(lambda disk: [_statx(disk / name, flags) for name in names for flags in ways])
 
 
 def test_a_watch_sees_what_readers_do(disks: Disks) -> None:

@@ -238,6 +238,17 @@ def test_unmounting_right_after_a_supervisors_death_leaves_nothing(
         _leaves_nothing(mount)
 
 
+def test_a_mount_that_is_being_ended_is_taken_over_by_nobody(shop: Shop, mountpoint: Path) -> None:
+    with mounted(shop, mountpoint) as mount:
+        with mount.memory() as shared:
+            shared.end()
+        _kill_chief(mount)
+        assert mount.adopt().wait(DEADLINE) == 0
+        assert mount.chief() == 0
+        unmount(mountpoint, force=True)
+        _leaves_nothing(mount)
+
+
 def test_a_request_that_kills_workers_of_two_supervisors_is_an_error(
     source: Path, shop: Shop, mountpoint: Path
 ) -> None:

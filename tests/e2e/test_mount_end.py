@@ -18,6 +18,7 @@ import pytest
 
 from hoard_p2p.errors import MountBusy, MountFailed, NotFound
 from hoard_p2p.interfaces import MountOptions
+from hoard_p2p.mount.attach import attach
 from hoard_p2p.mount.mountinfo import locate, mounts
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.mount.unmount import unmount
@@ -152,6 +153,15 @@ def test_a_dead_mount_is_replaced(shop: Shop, mountpoint: Path) -> None:
             assert (mountpoint / "file").read_bytes() == b"content"
             assert "had a dead mount" in second.log
         assert mountpoint not in [each.mountpoint for each in mounts()]
+
+
+def test_dead_mounts_on_top_of_each_other_are_replaced(shop: Shop, mountpoint: Path) -> None:
+    for device_fd in [attach(f"hoard:{number:012x}", mountpoint) for number in range(2)]:
+        os.close(device_fd)
+    with mounted(shop, mountpoint) as second:
+        assert (mountpoint / "file").read_bytes() == b"content"
+        assert second.log.count("had a dead mount") == 2
+    assert mountpoint not in [each.mountpoint for each in mounts()]
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -212,13 +212,14 @@ def test_a_closed_file_gives_its_backing_file_back(trusting: Peek) -> None:
 # --- modes
 
 
-def test_a_file_that_was_verified_under_this_mount_gets_a_backing_file(
+def test_a_file_is_verified_under_this_mount_before_it_gets_a_backing_file(
     mounted: Callable[..., Peek], source: Path
 ) -> None:
     mount = mounted("--verify", "first", "--io", "passthrough")
-    mount.check("other")
-    assert mount.passes("other")
-    assert (mount.path / "other").read_bytes() == (source / "other").read_bytes()
+    for name in ("big", "other", "holes"):
+        assert (mount.path / name).read_bytes() == (source / name).read_bytes()
+        wait_until(lambda name=name: mount.passes(name), f"{name} is verified")  # type: ignore[misc]  # bound now
+        assert mount.shared.checked[(mount.path / name).stat().st_ino - 1] == FILE_CHECKED
 
 
 def test_how_a_file_is_opened_changes_with_its_last_close_and_never_before(trusting: Peek, source: Path) -> None:
@@ -286,7 +287,7 @@ class _Opener(threading.Thread):
 
 
 def test_openers_do_not_notice_that_modes_change_and_workers_are_killed(
-    mounted: Callable[..., Peek], source: Path
+    node: Machine, mounted: Callable[..., Peek], source: Path
 ) -> None:
     mount = mounted("--verify", "first")
     contents = {path.name: path.read_bytes() for path in source.iterdir()}
@@ -298,15 +299,16 @@ def test_openers_do_not_notice_that_modes_change_and_workers_are_killed(
         for name in ("big", "other", "holes"):
             mount.check(name, draw.random() < 0.7)
         threading.Event().wait(draw.random() * 0.15)
-        if mount.worker not in (0, *killed):
-            killed.add(mount.worker)
-            os.kill(mount.worker, signal.SIGKILL)
+        if (worker := mount.worker) not in (0, *killed):
+            killed.add(worker)
+            os.kill(worker, signal.SIGKILL)
     for opener in openers:
         opener.ending.set()
     for opener in openers:
         opener.join(20)
     assert [failure for opener in openers for failure in opener.failures] == []
     assert not any(opener.is_alive() for opener in openers)
+    assert "Traceback" not in (node.data_dir / "log" / "mount.log").read_text()
     assert len(killed) > 5
     assert sum(opener.opens for opener in openers) > 500
     mount.served()
@@ -315,12 +317,18 @@ def test_openers_do_not_notice_that_modes_change_and_workers_are_killed(
     assert mount.passes("big")
 
 
-def test_a_successor_knows_what_is_open_and_how(trusting: Peek, source: Path) -> None:
+@pytest.mark.parametrize("supervisor_too", [False, True])
+def test_a_successor_knows_what_is_open_and_how(trusting: Peek, source: Path, supervisor_too: bool) -> None:
     content = (source / "big").read_bytes()
     with _demoted(trusting):
         cached = os.open(trusting.path / "big", os.O_RDONLY)
     passing = os.open(trusting.path / "other", os.O_RDONLY)
-    before = trusting.worker
+    before, supervisor = trusting.worker, trusting.shared.supervisor
+    assert before
+    assert supervisor
+    if supervisor_too:
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: trusting.shared.supervisor != supervisor, "another supervisor takes its place")
     os.kill(before, signal.SIGKILL)
     with _opened(trusting.path / "again") as fd:
         assert os.pread(fd, MIB, 19 * MIB) == content[19 * MIB :]
@@ -341,7 +349,7 @@ def test_a_file_that_came_piece_by_piece_from_a_peer_gets_a_backing_file(
     address = node.json("status")["node"]["url"].removeprefix("http://")
     other = Machine(new_directory("n"), node.cluster, "two", listen="127.0.0.1:0", discovery=f"static:{address}")
     with machines([other], others=1):
-        path = other.mount(snapshot, new_directory("m"), "--verify", "arrival", "--io", "passthrough")
+        path = other.mount(snapshot, new_directory("m"), "--verify", "arrival", "--io", "passthrough", "--no-fill")
         content = (source / "big").read_bytes()
         with _peek(other, path) as mount:
             assert not mount.passes("big")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -91,3 +92,45 @@ def test_two_processes_that_mark_neighbouring_runs_lose_nothing(shared: SharedSt
     for process in processes:
         process.join()
     assert bytes(shared.verified[:1000]) == b"\x01\x02" * 500
+
+
+def test_a_request_is_blamed_when_the_second_worker_dies_of_it_and_a_death_counts_once(shared: SharedState) -> None:
+    shared.begin(0, 40)
+    assert shared.blame(0) == 0
+    assert shared.blame(0) == 0  # whoever looks at the dead worker's slot again
+    shared.begin(1, 40 | RESENT)
+    assert shared.blame(1) == 40
+
+
+def test_a_worker_that_died_of_nothing_blames_no_request(shared: SharedState) -> None:
+    for worker in range(2):
+        shared.beat(worker)
+        assert shared.blame(worker) == 0
+
+
+def _supervise(fd: int, answer: Connection) -> None:
+    shared = SharedState(fd)
+    answer.send(shared.lock())
+    answer.recv()
+
+
+def test_one_process_supervises_until_it_ends(shared: SharedState) -> None:
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    other = context.Process(target=_supervise, args=(shared.fd, theirs))
+    assert shared.holder() == 0
+    other.start()
+    assert ours.recv() is True
+    assert shared.holder() == shared.supervisor == other.pid
+    assert not shared.lock()
+    other.kill()
+    other.join()
+    assert shared.holder() == 0
+    assert shared.lock()
+    assert shared.supervisor == os.getpid()
+
+
+def test_descriptors_that_are_not_held_keep_their_place() -> None:
+    fds = MountFds((-1, 7, -1), 3, 4, 5, 6)
+    assert fds.all == (7, 3, 4, 5, 6)
+    assert MountFds.parse(fds.encode()) == fds

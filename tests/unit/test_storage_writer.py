@@ -1,6 +1,7 @@
 """The writer: groups, pending chunks, failures, large files that are completed or continued."""
 
 import fcntl
+import os
 import random
 import threading
 import time
@@ -278,6 +279,30 @@ def test_a_file_that_repeats_a_chunk_gets_it_copied_to_each_offset(store: Store)
     assert found.complete
     path = store.data_dir / "slabs" / f"F-1-{found.slab}.slab"
     assert path.read_bytes() == b"".join(chunks)
+
+
+def test_a_complete_slab_has_every_byte_of_the_file_at_its_own_offset(store: Store) -> None:
+    chunks = datas(100, 5000)
+    hole, often = 70_000, [chunks[0]] * 20  # more places than one chunk has in the index
+    content = [*chunks[:50], bytes(hole), *often, *chunks[50:], bytes(hole)]
+    runs = [(HOLE if not any(data) else chunk_id(data), len(data)) for data in content]
+    with store.writer() as writer:
+        put_all(writer, chunks[7:10])
+        sink = writer.open_file(sum(map(len, content)))
+        offset = 0
+        for (identifier, length), data in zip(runs, content):
+            if identifier != HOLE:
+                sink.put(identifier, data, offset)
+            offset += length
+        sink.finish(KEY, runs)
+    found = store.file_slab(KEY)
+    assert found is not None
+    assert found.complete
+    fd = store.reader().open_slab(found.slab)
+    try:
+        assert os.pread(fd, offset + 1, 0) == b"".join(content)
+    finally:
+        os.close(fd)
 
 
 def test_a_copy_that_went_bad_does_not_complete_a_file(store: Store) -> None:
