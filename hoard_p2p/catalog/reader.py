@@ -42,8 +42,7 @@ class Catalog:
         layout.require_little_endian()
         self._view = memoryview(data)
         flags, self._columns = layout.sections(self._view)
-        columns = self._columns
-        self.entries = Entries(columns)
+        self.entries = Entries(columns := self._columns)
         self._mode = columns[Column.MODE]
         self._size = columns[Column.SIZE]
         self._mtime = columns[Column.MTIME]
@@ -66,9 +65,7 @@ class Catalog:
         self._owner = (columns[Column.UID], columns[Column.GID]) if Column.UID in columns else None
         self.has_owner = self._owner is not None
         if self._end[0] or self._segment_first[0] or self._segment_first[-1] != self.chunks:
-            raise CatalogCorrupt(
-                "chunk ends or segments do not begin at zero, or segments do not cover the chunk table"
-            )
+            raise CatalogCorrupt("chunk ends or segments do not begin at zero, or do not cover the chunk table")
 
     def close(self) -> None:
         """Release the views, so that a mapping can be closed. Nothing else may be called afterwards."""
@@ -382,7 +379,7 @@ class Catalog:
 
     def validate(self) -> None:
         """Check everything there is to check, in O(n): for tests and `hoard doctor`. Raises CatalogCorrupt."""
-        from hoard_p2p.catalog.validate import validate  # with the segmenter, which readers do not need
+        from hoard_p2p.catalog.validate import validate  # brings the segmenter, which readers do not need
 
         validate(self, self._columns)
 
