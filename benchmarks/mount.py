@@ -9,10 +9,11 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from benchmarks import machine, million
@@ -112,21 +113,29 @@ def limits(options: argparse.Namespace) -> dict[str, int | None]:
     return {LARGE: options.shards, SMALL: options.small}
 
 
-def measure_rival(options: argparse.Namespace, name: str, source: Path, sheet: Sheet) -> None:
-    """One that does not work leaves a note, and what it did measure."""
-    rival = Rival(options.rivals, name)
+def measure_rivals(options: argparse.Namespace, source: Path, sheet: Sheet) -> None:
+    """One that does not work leaves a note, and what it did measure. What they run ends with the last of them, since
+    several may read from one server."""
+    with ExitStack() as stack:
+        for name in options.names.split(",") if options.names else ():
+            rival = Rival(options.rivals, name)
+            stack.callback(rival.end)
+            try:
+                measure_rival(options, rival, source, sheet)
+            except (SubjectFailed, ReaderFailed, OSError, subprocess.SubprocessError) as error:
+                sheet.notes.append(f"{name}: {error}")
+
+
+def measure_rival(options: argparse.Namespace, rival: Rival, source: Path, sheet: Sheet) -> None:
     runs = options.rival_runs
     try:
-        tell(f"preparing {name}")
+        tell(f"preparing {rival.name}")
         rival.prepare()
-        tell(f"measuring {name}")
+        tell(f"measuring {rival.name}")
         compare(rival, source, Effort(RIVAL_CAP, 1, runs, runs, chosen(options.only)), sheet, limits(options))
-    except (SubjectFailed, ReaderFailed, OSError) as error:
-        sheet.notes.append(f"{name}: {error}")
     finally:
         with suppress(SubjectFailed):
             rival.stop()
-        rival.end()
 
 
 def report(options: argparse.Namespace, sheet: Sheet) -> None:
@@ -149,13 +158,13 @@ def main(arguments: list[str] | None = None) -> None:
             sheet.notes.append(shape_of(source, options))
             os.sync()
             measure_hoard(options, cluster, source, sheet)
-            for name in options.names.split(",") if options.names else ():
-                measure_rival(options, name, source, sheet)
+            measure_rivals(options, source, sheet)
             if options.million:
                 tell("a million files")
                 million.measure(cluster, options.files, chosen(options.only), sheet)
         except (HoardError, SubjectFailed, ReaderFailed) as error:
-            sheet.notes.append(f"failed: {error}")
+            before = error.__context__
+            sheet.notes.append(f"failed: {error}" + (f" (after: {before})" if isinstance(before, ReaderFailed) else ""))
             failed = True
         except (KeyboardInterrupt, SystemExit) as error:
             sheet.notes.append(f"interrupted: {error!r}")

@@ -8,7 +8,7 @@ import os
 import random
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,11 +76,7 @@ class Comparison:
 
     @contextmanager
     def mounted(self, *, hot: bool = False) -> Iterator[Mounted]:
-        """`hot`: the native files and the mount's copy are in the page cache, else no page of either."""
-        if hot:
-            at_once(whole(self.names)(self.native), self.effort.cap)
-        else:
-            evict(self.native)
+        """`hot`: the mount's own copy of the data is in the page cache, else no page of it."""
         mounted = self.subject.start(self.kind, self.names[0], hot=hot)
         self.root = mounted.root
         key = STARTS.get(self.kind)
@@ -91,6 +87,23 @@ class Comparison:
         finally:
             self.subject.stop()
 
+    @contextmanager
+    def first(self, passes: Mapping[str, Tasks], *, hot: bool = False) -> Iterator[list[Reading]]:
+        """Passes by line under a fresh mount, which stays for the block; the readings of the mount.
+
+        The native ones are taken before it is mounted: what a mount does in the background gets no start on them.
+        """
+        if hot:
+            at_once(whole(self.names)(self.native), self.effort.cap)
+        else:
+            evict(self.native)
+        natives = [at_once(tasks(self.native), self.effort.cap) for tasks in passes.values()]
+        with self.mounted(hot=hot):
+            readings = [at_once(tasks(self.root), self.effort.cap) for tasks in passes.values()]
+            for key, native, mounted in zip(passes, natives, readings):
+                self.sheet.add(self.subject.name, key, rate(mounted, key), rate(native, key))
+            yield readings
+
     def wants(self, *keys: str) -> bool:
         return any(self.effort.wanted(key) for key in keys)
 
@@ -100,12 +113,6 @@ class Comparison:
         mounted = at_once(tasks(self.root), self.effort.cap)
         self.read += mounted.size
         return native, mounted
-
-    def once(self, key: str, tasks: Tasks) -> Reading:
-        """One pass is one sample; the reading of the mount."""
-        native, mounted = self.both(tasks)
-        self.sheet.add(self.subject.name, key, rate(mounted, key), rate(native, key))
-        return mounted
 
     def often(self, key: str, tasks: Tasks) -> None:
         """The medians of some passes, taken in turn, are one sample."""
@@ -133,13 +140,12 @@ def large(work: Comparison) -> None:
     """Large files: first passes, then all that is warm."""
     warm = ("large-sequential", "large-random", "large-mmap", "large-eight", "large-same", "large-cpu", "large-memory")
     if work.wants("large-cold", *warm):
-        with work.mounted():
-            done = work.once("large-cold", whole(work.names))
+        with work.first({"large-cold": whole(work.names)}) as (done,):
             if work.wants(*warm):
                 _large_warm(work, work.names[: max(1, done.count)])
     if work.wants("large-hot") and work.subject.can_be_hot:
-        with work.mounted(hot=True):
-            work.once("large-hot", whole(work.names))
+        with work.first({"large-hot": whole(work.names)}, hot=True):
+            pass
 
 
 def _large_warm(work: Comparison, names: list[str]) -> None:
@@ -155,27 +161,23 @@ def _large_warm(work: Comparison, names: list[str]) -> None:
 def small(work: Comparison) -> None:
     """Small files: half of them by one reader and the other half by four in the first passes, then warm."""
     warm = ("small-one", "small-four", "small-eight", "small-cpu", "small-memory")
-    if work.wants("small-cold", "small-cold-four", *warm):
-        with work.mounted():
-            names = _small_first(work, "small-cold")
-            if work.wants(*warm):
-                work.both(whole(names))
-                with _costs(work, "small"):
-                    work.often("small-one", whole(names))
-                    work.often("small-four", together(parts(names, 4)))
-                    work.often("small-eight", together(parts(names, EIGHT)))
-    if work.wants("small-hot", "small-hot-four") and work.subject.can_be_hot:
-        with work.mounted(hot=True):
-            _small_first(work, "small-hot")
-
-
-def _small_first(work: Comparison, key: str) -> list[str]:
-    """The files that were read."""
     one, four = work.names[0::2], parts(work.names[1::2], 4)
-    done = work.once(key, whole(one))
-    shared = work.once(f"{key}-four", together(four))
-    rest = [name for part, count in zip(four, shared.counts) for name in part[:count]]
-    return [*one[: done.count], *rest] or one[:1]
+    if work.wants("small-cold", "small-cold-four", *warm):
+        with work.first({"small-cold": whole(one), "small-cold-four": together(four)}) as (done, shared):
+            if work.wants(*warm):
+                rest = [name for part, count in zip(four, shared.counts) for name in part[:count]]
+                _small_warm(work, [*one[: done.count], *rest] or one[:1])
+    if work.wants("small-hot", "small-hot-four") and work.subject.can_be_hot:
+        with work.first({"small-hot": whole(one), "small-hot-four": together(four)}, hot=True):
+            pass
+
+
+def _small_warm(work: Comparison, names: list[str]) -> None:
+    work.both(whole(names))  # fills the caches, and is not measured
+    with _costs(work, "small"):
+        work.often("small-one", whole(names))
+        work.often("small-four", together(parts(names, 4)))
+        work.often("small-eight", together(parts(names, EIGHT)))
 
 
 @contextmanager

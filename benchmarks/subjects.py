@@ -21,6 +21,7 @@ from benchmarks import processes
 from benchmarks.figures import evict, read_files
 from benchmarks.sheet import OURS
 from hoard_p2p.cli.localcluster import LocalCluster, LocalNode
+from hoard_p2p.errors import HoardError
 
 PEERS_DIR = "/var/tmp/hoard-peers"
 INSTALL_SECONDS = 1800.0
@@ -63,7 +64,9 @@ class Subject(Protocol):
         """Processes of the mount. None of a file system in the kernel."""
         ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Unmount. Raises SubjectFailed."""
+        ...
 
 
 def first_byte(path: Path) -> None:
@@ -84,6 +87,7 @@ class Hoard:
         self.node: int | None = node.process.pid
         self._snapshots: dict[str, str] = {}
         self._point: Path | None = None
+        self._kind = ""
         self.kinds: dict[str, str] = {}
 
     def publish(self, kind: str, source: Path) -> None:
@@ -102,15 +106,14 @@ class Hoard:
         self._cluster.hoard(self._local, "mount", self._snapshots[kind], str(point))
         first_byte(point / first)
         seconds = time.perf_counter() - began
-        self._point = point
-        self.kinds[kind] = self._io()
+        self._point, self._kind = point, kind
         return Mounted(point, seconds)
 
-    def _io(self) -> str:
+    def _io(self, point: Path) -> str:
         """The kind of mount that was chosen, and why, as the node tells."""
         told = json.loads(self._cluster.hoard(self._local, "status", "--json"))
         for mount in told["mounts"]:
-            if mount["mountpoint"] == str(self._point):
+            if mount["mountpoint"] == str(point):
                 return " ".join(
                     filter(None, [mount.get("io", "?"), mount.get("io_reason") and f"({mount['io_reason']})"])
                 )
@@ -120,9 +123,18 @@ class Hoard:
         return sorted(set(self._cluster.processes()) - processes.tree(self._local.process.pid))
 
     def stop(self) -> None:
-        if self._point is not None:
-            self._cluster.hoard(self._local, "umount", "--force", str(self._point))
-            self._point = None
+        if self._point is None:
+            return
+        point, self._point = self._point, None
+        try:
+            self.kinds[self._kind] = self._io(point)
+            self._cluster.hoard(self._local, "umount", "--force", str(point))
+        except HoardError as error:
+            raise SubjectFailed(f"{error}; the mounts' log ends:\n{self._last_lines()}") from error
+
+    def _last_lines(self) -> str:
+        text = (self._local.data_dir / "log" / "mount.log").read_text(errors="replace")
+        return "\n".join(text.splitlines()[-15:])
 
 
 class Rival:

@@ -25,8 +25,6 @@ QUIET = 2.0
 """Seconds without a hint until files that nobody asked for are verified."""
 CALM_RATE = 200e6
 """Bytes a second of that."""
-READY = 8
-"""Pieces planned at least, so that the disk has been told of them when they are read."""
 BATCH_RUNS = 256
 RETRY = 10.0
 """Seconds for which a file whose slab was found wrong is not verified again: it is being repaired, or is past that."""
@@ -46,7 +44,10 @@ class _Source:
 class Agenda:
     """The work of one verifier. Single-threaded."""
 
-    def __init__(self, catalog: Catalog, chunks: LocalChunks, slabs: ListedSlabs, shared: SharedState) -> None:
+    def __init__(
+        self, catalog: Catalog, chunks: LocalChunks, slabs: ListedSlabs, shared: SharedState, now: float
+    ) -> None:
+        """`now`: seconds of the clock that every call is told."""
         self._catalog = catalog
         self._chunks = chunks
         self._slabs = slabs
@@ -60,11 +61,10 @@ class Agenda:
         self._ahead: deque[_Source] = deque()
         self._calm = _Source()
         self._calm_inode = 0 if len(shared.opens) else catalog.inodes
-        self._calm_next = self._heard = 0.0
+        self._calm_next = 0.0
+        self._heard = now
         self._in_flight: set[int] = set()
         self._hopeless: dict[int, float] = {}  # files whose slab is wrong for good, until when
-        self.planned: list[Piece] = []
-        """Pieces that were planned since the caller last emptied it: the disk can be told of them."""
         self.finished = False
         """Whether a file is done that an OPEN may wait for; the caller resets it."""
 
@@ -73,6 +73,7 @@ class Agenda:
     def hear(self, hint: int, now: float) -> None:
         """Take a reader's hint, whatever number it is."""
         self._heard = now
+        self._give_way()
         try:
             if hint & URGENT:
                 self._opened(hint & ~URGENT, now)
@@ -81,6 +82,13 @@ class Agenda:
         except HoardError as error:
             log.info("nothing is verified for hint %d: %s", hint, error)
             self.finished = True
+
+    def _give_way(self) -> None:
+        """Leave the file that nobody asked for, and what was planned of it: it may be the very one that is wanted."""
+        check = self._calm.check
+        if check is not None:
+            self._drop(self._calm)
+            self._calm, self._calm_inode = _Source(), check.inode
 
     def verify(self, run: int) -> None:
         """Verify one run: it was repaired."""
@@ -169,7 +177,7 @@ class Agenda:
         if check is None:
             return None
         try:
-            if len(source.ready) < READY:
+            if not source.ready:
                 self._plan(source, check.pieces(self._in_flight))
         except HoardError as error:
             log.info("the slab of inode %d is not verified: %s", check.inode + 1, error)
@@ -180,7 +188,7 @@ class Agenda:
 
     def _from_runs(self) -> Task | None:
         source = self._runs
-        while len(source.ready) < READY and (runs := self._next_runs()):
+        while not source.ready and (runs := self._next_runs()):
             try:
                 self._plan(source, assemble(self._lying(runs)))
             except HoardError as error:
@@ -255,21 +263,22 @@ class Agenda:
 
     def _plan(self, source: _Source, pieces: list[Piece]) -> None:
         source.ready.extend(Task(piece, source.check) for piece in pieces)
-        self.planned.extend(pieces)
         for piece in pieces:
             self._in_flight.update(check.run for check in piece.checks if check.generation)
 
     def _drop(self, source: _Source) -> None:
-        """A file failed: what was planned for it is not read any more."""
+        """A file is not checked any further: what was planned for it is not read."""
+        if source.check is not None:
+            source.check.failed = True
         while source.ready:
             self.settle(source.ready.popleft(), False)
 
     def _is_over(self, source: _Source, now: float) -> bool:
-        if source.check is not None and not source.check.over:
-            return False
-        self._drop(source)
         if source.check is not None:
+            if not source.check.over:
+                return False
             self._finish(source.check, now)
+        self._drop(source)
         return True
 
     def _finish(self, check: FileCheck, now: float) -> None:

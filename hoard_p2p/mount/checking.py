@@ -20,6 +20,8 @@ from hoard_p2p.mount.pieces import PIECE, Check, Piece, Task
 log = logging.getLogger(__name__)
 
 THREADS = 2
+"""Through one descriptor, so that the kernel reads ahead of both: as fast from the disk as a plain read. (Asking for
+WILLNEED instead was up to twice slower, one thread that reads and hashes in turn three times.)"""
 DEPTH = 4
 """Pieces at work or waiting for a thread: enough that none waits for the loop, few enough for what is urgent."""
 _ZEROS = memoryview(bytes(PIECE))

@@ -87,7 +87,6 @@ NO_OPEN = (
     Can.ASYNC_READ
     | Can.EXPORT_SUPPORT
     | Can.DO_READDIRPLUS
-    | Can.READDIRPLUS_AUTO
     | Can.NO_OPEN_SUPPORT
     | Can.PARALLEL_DIROPS
     | Can.MAX_PAGES
@@ -97,7 +96,8 @@ NO_OPEN = (
     | Can.HAS_RESEND
 )
 """What a no-open mount asks for. Not asked for: FUSE_AUTO_INVAL_DATA (our data never change), FUSE_POSIX_LOCKS and
-FUSE_FLOCK_LOCKS (the kernel then keeps locks itself), FUSE_ASYNC_DIO (its O_DIRECT readers cannot be interrupted)."""
+FUSE_FLOCK_LOCKS (the kernel then keeps locks itself), FUSE_ASYNC_DIO (its O_DIRECT readers cannot be interrupted),
+FUSE_READDIRPLUS_AUTO (it takes the first part of a folder's listing for all; `mount.operations` decides better)."""
 
 PASSTHROUGH = NO_OPEN & ~Can.NO_OPEN_SUPPORT | Can.PASSTHROUGH
 """What a passthrough mount asks for: each OPEN is answered. Needs `MAX_STACK_DEPTH`, CAP_SYS_ADMIN, Linux 6.9."""

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import sys
+from enum import Enum
 from pathlib import Path
 from shlex import quote
 
@@ -24,7 +25,7 @@ def prepare(mountpoint: Path) -> Path:
     """
     path = locate(mountpoint)
     while mount := mount_at(path):
-        if not _is_dead(path):
+        if life_of(path) is not Life.DEAD:
             raise MountFailed(
                 f"snapshot {mount.snapshot} is mounted on {path} already; hoard umount {quote(str(path))}, "
                 "or choose another folder"
@@ -43,16 +44,24 @@ def prepare(mountpoint: Path) -> Path:
     return path
 
 
-def _is_dead(path: Path) -> bool:
-    """Whether nobody serves the mount any more. Asked by another process, since one that asks a mount may hang.
+class Life(Enum):
+    """Whether somebody serves a mount."""
 
-    `stat` would not do: the kernel answers it from its cache for ever.
-    """
+    SERVED = "served"
+    DEAD = "dead"
+    SILENT = "silent"
+    """It gave no answer in time."""
+
+
+def life_of(path: Path) -> Life:
+    """Asked by another process, since one that asks a mount may hang. (`stat` would not do: the kernel answers it from
+    its cache for ever.)"""
     import subprocess
 
     probe = subprocess.Popen([sys.executable, "-I", "-S", "-c", _PROBE, str(path)])
     try:
-        return probe.wait(PROBE_DEADLINE) in (errno.ENOTCONN, errno.ECONNABORTED)
+        dead = probe.wait(PROBE_DEADLINE) in (errno.ENOTCONN, errno.ECONNABORTED)
     except subprocess.TimeoutExpired:
         probe.kill()  # not waited for: a request that a killed worker has read cannot be interrupted
-        return False
+        return Life.SILENT
+    return Life.DEAD if dead else Life.SERVED

@@ -20,11 +20,12 @@ from hoard_p2p.mount.kernel import (
     GETXATTR_IN,
     LSEEK_IN,
     LSEEK_OUT,
+    OPEN_OUT,
     READ_IN,
     STATFS_OUT,
     Op,
 )
-from hoard_p2p.mount.listing import BLOCK, Listings
+from hoard_p2p.mount.listing import BARE, BLOCK, Form, Habits, Listings, block_size
 
 Answer: TypeAlias = bytes | int
 """The body of a reply, or a positive errno."""
@@ -35,28 +36,37 @@ _SECOND = 1_000_000_000
 _NO_ATTRIBUTES = (0,) * 16
 _ABSENT_ENTRY = ENTRY_OUT.pack(0, 0, FOREVER, FOREVER, 0, 0, *_NO_ATTRIBUTES)
 """A negative entry. It may be remembered for ever, as no name can appear."""
-_BARE_ENTRY = ENTRY_OUT.pack(0, 0, 0, 0, 0, 0, *_NO_ATTRIBUTES)
-"""In READDIRPLUS: an entry without attributes; the kernel wants none for `.` and `..`."""
+_UNCACHED = OPEN_OUT.pack(0, 0, 0)
+_STATS = 16
+"""Files looked up by name until they are told with the listings that they are in."""
 
 _READ_ONLY = (
     Op.SETATTR, Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.UNLINK, Op.RMDIR, Op.RENAME, Op.RENAME2, Op.LINK, Op.WRITE,
     Op.SETXATTR, Op.REMOVEXATTR, Op.CREATE, Op.FALLOCATE, Op.COPY_FILE_RANGE, Op.TMPFILE,
 )  # fmt: skip
 _NOTHING_TO_DO = (Op.RELEASE, Op.RELEASEDIR, Op.DESTROY)
-_LEFT_TO_KERNEL = (Op.OPEN, Op.OPENDIR, Op.ACCESS, Op.FLUSH, Op.FSYNC, Op.FSYNCDIR)
+_LEFT_TO_KERNEL = (Op.OPEN, Op.ACCESS, Op.FLUSH, Op.FSYNC, Op.FSYNCDIR)
 """ENOSYS to these is heard once per mount: from then on the kernel opens, caches and closes by itself, and successfully
 (a FLUSH answered with success would cost a round trip at every close)."""
 
 
 class Operations:
-    """The answers of one mount. Nodes are numbered index + 1; a hard link is its target."""
+    """The answers of one mount. Nodes are numbered index + 1; a hard link is its target.
 
-    def __init__(self, catalog: Catalog, *, uid: int, gid: int, size: int) -> None:
-        """`uid`, `gid`: whose the files are, unless the catalog kept owners. `size`: bytes of all files, for statfs."""
+    Listings: to list a file with its attributes costs the kernel and us six times as much as without, to look it up
+    afterwards thirty times. So a mount begins with bare listings that the kernel does not keep; once files are looked
+    up, it has attributes in them, and the kernel keeps them for ever (`habits.stats`, which never goes back).
+    """
+
+    def __init__(self, catalog: Catalog, *, uid: int, gid: int, size: int, habits: Habits) -> None:
+        """`uid`, `gid`: whose the files are, unless the catalog kept owners. `size`: bytes of all files, for statfs.
+        `habits`: common to all workers of the mount."""
         self._catalog = catalog
         self._owner = (uid, gid)
         self._size = size
-        self._listings = Listings(catalog, self._owner)
+        self._habits = habits
+        self._looked_up = 0
+        self._listings = Listings(catalog, self._owner, self._entry)
 
     def table(self) -> dict[int, Operation]:
         """The operation for each opcode; what is not there is answered ENOSYS."""
@@ -64,6 +74,7 @@ class Operations:
             Op.LOOKUP: self.lookup,
             Op.GETATTR: self.getattr,
             Op.READLINK: self.readlink,
+            Op.OPENDIR: self.opendir,
             Op.READDIR: self.readdir,
             Op.READDIRPLUS: self.readdirplus,
             Op.STATFS: self.statfs,
@@ -88,6 +99,10 @@ class Operations:
             if name != b"..":
                 return _ABSENT_ENTRY if len(name) <= NAME_MAX else errno.ENAMETOOLONG
             found = self._catalog.parent(index)
+        elif not self._habits.stats and not self._catalog.is_dir(found):
+            self._looked_up += 1
+            if self._looked_up >= _STATS:
+                self._habits.stats = True
         return self._entry(found)
 
     def getattr(self, index: int, _: memoryview) -> Answer:
@@ -96,11 +111,15 @@ class Operations:
     def readlink(self, index: int, _: memoryview) -> Answer:
         return self._catalog.target(index) if self._catalog.is_symlink(index) else errno.EINVAL
 
+    def opendir(self, _index: int, _: memoryview) -> Answer:
+        """ENOSYS is heard once per mount: from then on the kernel opens folders by itself and caches their listings."""
+        return errno.ENOSYS if self._habits.stats else _UNCACHED
+
     def readdir(self, index: int, body: memoryview) -> Answer:
-        return self._listing(index, body, plus=False)
+        return self._listing(index, body, Form.NAMES)
 
     def readdirplus(self, index: int, body: memoryview) -> Answer:
-        return self._listing(index, body, plus=True)
+        return self._listing(index, body, Form.ATTRIBUTES if self._habits.stats else Form.FOLDERS)
 
     def statfs(self, _index: int, _: memoryview) -> Answer:
         return STATFS_OUT.pack(-(-self._size // BLOCK), 0, 0, self._catalog.inodes, 0, BLOCK, NAME_MAX, BLOCK)
@@ -143,10 +162,10 @@ class Operations:
         return (
             index + 1, size, (data + 511) >> 9,
             seconds, seconds, seconds, nanoseconds, nanoseconds, nanoseconds,
-            mode, nlink, uid, gid, 0, BLOCK, 0,
+            mode, nlink, uid, gid, 0, block_size(mode >> 12), 0,
         )  # fmt: skip
 
-    def _listing(self, index: int, body: memoryview, *, plus: bool) -> Answer:
+    def _listing(self, index: int, body: memoryview, form: Form) -> Answer:
         """Entries from an ordinal on, as many as fit: 1 is `.`, 2 is `..`, k + 3 the k-th child.
 
         An entry's `off` is where the listing goes on behind it, so that readdir, readdirplus and seekdir mix.
@@ -154,29 +173,33 @@ class Operations:
         if not self._catalog.is_dir(index):
             return errno.ENOTDIR
         _, offset, room = READ_IN.unpack_from(body)
-        dots = b"" if offset > 1 else b"".join(self._dots(index, plus)[offset:])
+        dots = b"" if offset > 1 else b"".join(self._dots(index, form)[offset:])
         if len(dots) > room:
-            return b"".join(_fitting(self._dots(index, plus)[offset:], room))
+            return b"".join(_fitting(self._dots(index, form)[offset:], room))
         children = self._catalog.children(index)
         entries = children[max(offset - 2, 0) :]
         try:
-            return dots + self._listings.answer(index, children.start, entries, room - len(dots), plus=plus)
+            return dots + self._listings.answer(index, children.start, entries, room - len(dots), form)
         except NotPlain:  # one by one, which takes longer: tells what is damaged, and finds the targets of hard links
-            return dots + b"".join(_fitting(self._entries(index, children.start, entries, plus), room - len(dots)))
+            return dots + b"".join(_fitting(self._entries(index, children.start, entries, form), room - len(dots)))
 
-    def _dots(self, index: int, plus: bool) -> list[bytes]:
+    def _dots(self, index: int, form: Form) -> list[bytes]:
         dots = ((1, b".", index), (2, b"..", self._catalog.parent(index)))
-        bare = _BARE_ENTRY if plus else b""
+        bare = b"" if form is Form.NAMES else BARE  # the kernel wants no attributes for these
         return [bare + _dirent(folder + 1, ordinal, stat.S_IFDIR, name) for ordinal, name, folder in dots]
 
-    def _entries(self, index: int, first: int, entries: range, plus: bool) -> Iterator[bytes]:
+    def _entries(self, index: int, first: int, entries: range, form: Form) -> Iterator[bytes]:
         catalog = self._catalog
         for child in entries:
             if catalog.parent(child) != index:  # two parents would move a folder about in the kernel's tree
                 raise CatalogCorrupt(f"inode {child} is listed in {index}, its parent is {catalog.parent(child)}")
             target = catalog.resolve(child)
             entry = _dirent(target + 1, child - first + 3, catalog.mode(target), catalog.name(child))
-            yield self._entry(target) + entry if plus else entry
+            if form is Form.ATTRIBUTES or (form is Form.FOLDERS and catalog.is_dir(target)):
+                entry = self._entry(target) + entry
+            elif form is Form.FOLDERS:
+                entry = BARE + entry
+            yield entry
 
 
 def _fitting(entries: Iterable[bytes], room: int) -> Iterator[bytes]:

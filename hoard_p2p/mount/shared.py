@@ -7,7 +7,7 @@ Layout (little-endian, 64-bit words; it lives as long as the mount and is never 
 |---|---|
 | 0 | header of 16 words: magic, workers, runs, inodes, room for open files, ending, supervisor's pid, open files'
 high-water mark, hints told, backing id registered last, backing id being closed, refused registrations, features,
-3 reserved |
+whether files are looked up, 2 reserved |
 | 128 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
 | then | `INTERRUPTS` words: numbers of requests whose reader got a signal |
 | then | `DEATHS` words: numbers of requests that a worker died of |
@@ -54,7 +54,7 @@ _FIRST_DEATH = _FIRST_INTERRUPT + INTERRUPTS
 _FIRST_HINT = _FIRST_DEATH + DEATHS
 _FIRST_SLOT = _FIRST_HINT + HINTS
 _ENDING, _SUPERVISOR, _OPENS_USED, _HINTS_TOLD = 5, 6, 7, 8
-_BACKING_LAST, _BACKING_CLOSING, _BACKING_REFUSED, _FEATURES = 9, 10, 11, 12
+_BACKING_LAST, _BACKING_CLOSING, _BACKING_REFUSED, _FEATURES, _STATS = 9, 10, 11, 12, 13
 _PROCESS = 6
 _FLOCK = struct.Struct("@hhqqi4x")
 """`struct flock` (fcntl(2)) of a 64-bit system: type, whence, start, length, pid."""
@@ -218,6 +218,15 @@ class SharedState:
     @features.setter
     def features(self, features: int) -> None:
         self._words[_FEATURES] = features
+
+    @property
+    def stats(self) -> bool:
+        """Whether this mount's readers look files up by name, beyond listing them (`mount.listing.Habits`)."""
+        return bool(self._words[_STATS])
+
+    @stats.setter
+    def stats(self, stats: bool) -> None:
+        self._words[_STATS] = stats
 
     @property
     def opens_used(self) -> int:

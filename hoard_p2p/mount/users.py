@@ -14,6 +14,7 @@ from hoard_p2p.mount.shared import SharedState
 log = logging.getLogger(__name__)
 
 _DELETED = " (deleted)"
+_SHARED = re.compile(r"/memfd:hoard-mount-(\d+:\d+) \(deleted\)")
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
@@ -73,6 +74,19 @@ def servers(mount: MountInfo) -> list[int]:
         if int(process.name) in crews[inode]:
             found.add(int(process.name))
     return sorted(found)
+
+
+def crews() -> dict[str, list[int]]:
+    """Who serves which mount, of the processes that we may look into: pids by MAJOR:MINOR. Also of mounts that are in
+    no tree that we see: taken out while in use, or another container's."""
+    found: dict[str, list[int]] = {}
+    for process in _processes():
+        names = {match[1] for entry in _listing(process / "fd") if (match := _SHARED.fullmatch(_link(entry)))}
+        for device in names:
+            with suppress(ValueError):  # the memory of another version, laid out in another way
+                if any(int(process.name) in _crew(entry) for entry, _ in _memories(process, device)):
+                    found.setdefault(device, []).append(int(process.name))
+    return found
 
 
 def end(mount: MountInfo) -> None:

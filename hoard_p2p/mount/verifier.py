@@ -51,7 +51,7 @@ class Verifier:
         self._misses = misses
         self._idle = options.verify != "first"
         self._shared = SharedState(os.dup(slot.fds.shared))
-        self._agenda = Agenda(catalog, chunks, slabs, self._shared)
+        self._agenda = Agenda(catalog, chunks, slabs, self._shared, time.monotonic())
         self._open = OpenSlabs(slabs)
         self._told = 0
         self._repairs: Counter[int] = Counter()
@@ -111,13 +111,11 @@ class Verifier:
     def _hand_out(self, checkers: Checkers, now: float) -> None:
         while checkers.outstanding < DEPTH:
             task = self._agenda.next(now)
-            self._advise()
             if task is None:
                 break
             self._submit(checkers, task, calm=False)
         if not checkers.outstanding:
             task = self._agenda.next_calm(now)
-            self._agenda.planned.clear()
             if task is not None:
                 self._submit(checkers, task, calm=True)
 
@@ -129,14 +127,6 @@ class Verifier:
             self._settle(Outcome(task, task.piece.checks))
             return
         checkers.submit(task, slab, calm=calm)
-
-    def _advise(self) -> None:
-        """Tell the disk what will be read."""
-        for piece in self._agenda.planned:
-            with suppress(HoardError, OSError):
-                fd = self._open.get(piece.slab).fd
-                os.posix_fadvise(fd, piece.offset, piece.length, os.POSIX_FADV_WILLNEED)
-        self._agenda.planned.clear()
 
     def _wait(self, checkers: Checkers, supervisor: int, now: float) -> None:
         patience = TICK

@@ -67,7 +67,7 @@ class Worker:
         self._endpoint = Endpoint(slot.device_fd)
         self._misses = misses
         self._inodes = catalog.inodes
-        operations = Operations(catalog, uid=os.getuid(), gid=os.getgid(), size=size)
+        operations = Operations(catalog, uid=os.getuid(), gid=os.getgid(), size=size, habits=self._shared)
         self._operations = {int(op): operation for op, operation in operations.table().items()}
         self._reads = Reads(
             catalog,

@@ -5,6 +5,7 @@ import io
 import random
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,14 @@ from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import CatalogCorrupt
 from hoard_p2p.ids import HOLE, chunk_id
 from hoard_p2p.mount.kernel import DIRENT_HEAD, ENTRY_OUT, FOREVER, READ_IN
+from hoard_p2p.mount.listing import Form
 from hoard_p2p.mount.operations import Operations
+
+
+@dataclass
+class UsedFor:
+    stats: bool
+
 
 OWNER = (500, 600)
 ROOT, FOLDER = 0, 1
@@ -68,51 +76,52 @@ def tree(seed: int) -> bytes:
     return out.getvalue()
 
 
-def entry_by_entry(catalog: Catalog, directory: int, offset: int, plus: bool) -> Iterator[bytes]:
+def entry_by_entry(catalog: Catalog, directory: int, offset: int, form: Form) -> Iterator[bytes]:
     """The entries of a listing as the kernel's header has them, each asked for alone."""
-    if offset < 1:
-        yield _entry(catalog, directory, 1, stat.S_IFDIR, b".", plus, bare=True)
     if offset < 2:
-        yield _entry(catalog, catalog.parent(directory), 2, stat.S_IFDIR, b"..", plus, bare=True)
+        dots = ((1, b".", directory), (2, b"..", catalog.parent(directory)))
+        yield from [_entry(catalog, at, number, stat.S_IFDIR, name, form, bare=True) for number, name, at in dots][
+            offset:
+        ]
     children = catalog.children(directory)
     for child in children[max(0, offset - 2) :]:
         if catalog.parent(child) != directory:
             raise CatalogCorrupt("another parent")
         target = catalog.resolve(child)
-        yield _entry(catalog, target, child - children.start + 3, catalog.mode(target), catalog.name(child), plus)
+        yield _entry(catalog, target, child - children.start + 3, catalog.mode(target), catalog.name(child), form)
 
 
 def _entry(
-    catalog: Catalog, inode: int, ordinal: int, mode: int, name: bytes, plus: bool, *, bare: bool = False
+    catalog: Catalog, inode: int, ordinal: int, mode: int, name: bytes, form: Form, *, bare: bool = False
 ) -> bytes:
     dirent = DIRENT_HEAD.pack(inode + 1, ordinal, len(name), mode >> 12) + name + bytes(-len(name) % 8)
-    if not plus:
+    if form is Form.NAMES:
         return dirent
-    if bare:
+    if bare or (form is Form.FOLDERS and not catalog.is_dir(inode)):
         return bytes(ENTRY_OUT.size) + dirent
     seconds, nanoseconds = divmod(catalog.mtime(inode), 10**9)
     size = catalog.size(inode)
     data = catalog.data_size(inode) if catalog.has_holes else size
     attributes = (
         inode + 1, size, (data + 511) // 512, *[seconds] * 3, *[nanoseconds] * 3, mode, catalog.nlink(inode),
-        *(catalog.uid_gid(inode) or OWNER), 0, 4096, 0,
+        *(catalog.uid_gid(inode) or OWNER), 0, 1 << 17 if catalog.is_dir(inode) else 4096, 0,
     )  # fmt: skip
     return ENTRY_OUT.pack(inode + 1, 0, FOREVER, FOREVER, 0, 0, *attributes) + dirent
 
 
-def expected(catalog: Catalog, directory: int, offset: int, room: int, plus: bool) -> bytes:
+def expected(catalog: Catalog, directory: int, offset: int, room: int, form: Form) -> bytes:
     answer = b""
-    for entry in entry_by_entry(catalog, directory, offset, plus):
+    for entry in entry_by_entry(catalog, directory, offset, form):
         if len(answer) + len(entry) > room:
             break
         answer += entry
     return answer
 
 
-def listed(catalog: Catalog, directory: int, offset: int, room: int, plus: bool) -> bytes:
-    operations = Operations(catalog, uid=OWNER[0], gid=OWNER[1], size=0)
+def listed(catalog: Catalog, directory: int, offset: int, room: int, form: Form) -> bytes:
+    operations = Operations(catalog, uid=OWNER[0], gid=OWNER[1], size=0, habits=UsedFor(form is Form.ATTRIBUTES))
     body = memoryview(READ_IN.pack(0, offset, room) + bytes(20))
-    answer = operations.readdirplus(directory, body) if plus else operations.readdir(directory, body)
+    answer = operations.readdir(directory, body) if form is Form.NAMES else operations.readdirplus(directory, body)
     assert isinstance(answer, bytes)
     return answer
 
@@ -122,12 +131,12 @@ ROOMS = st.integers(0, 12_000)
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(st.integers(0, 63), st.sampled_from((ROOT, FOLDER)), OFFSETS, ROOMS, st.booleans())
+@given(st.integers(0, 63), st.sampled_from((ROOT, FOLDER)), OFFSETS, ROOMS, st.sampled_from(Form))
 def test_a_listing_is_the_same_by_the_block_and_entry_by_entry(
-    seed: int, directory: int, offset: int, room: int, plus: bool
+    seed: int, directory: int, offset: int, room: int, form: Form
 ) -> None:
     catalog = Catalog(memoryview(tree(seed)))
-    assert listed(catalog, directory, offset, room, plus) == expected(catalog, directory, offset, room, plus)
+    assert listed(catalog, directory, offset, room, form) == expected(catalog, directory, offset, room, form)
 
 
 @settings(derandomize=True, deadline=None, max_examples=250)
@@ -142,7 +151,12 @@ def test_a_damaged_listing_is_the_same_or_corrupt_by_the_block_and_entry_by_entr
         : column.itemsize
     ]
     catalog = Catalog(memoryview(content))
-    asked = (data.draw(st.sampled_from((ROOT, FOLDER))), data.draw(OFFSETS), data.draw(ROOMS), data.draw(st.booleans()))
+    asked = (
+        data.draw(st.sampled_from((ROOT, FOLDER))),
+        data.draw(OFFSETS),
+        data.draw(ROOMS),
+        data.draw(st.sampled_from(Form)),
+    )
     if not catalog.is_dir(asked[0]):
         return
     try:
@@ -165,9 +179,9 @@ def test_a_byte_that_no_name_may_hold_makes_its_listing_corrupt(wrong: bytes) ->
         catalog = Catalog(memoryview(content))
         for directory in (ROOT, FOLDER):
             try:
-                wanted = expected(catalog, directory, 0, 4096, False)
+                wanted = expected(catalog, directory, 0, 4096, Form.NAMES)
             except CatalogCorrupt:
                 with pytest.raises(CatalogCorrupt):
-                    listed(catalog, directory, 0, 4096, False)
+                    listed(catalog, directory, 0, 4096, Form.NAMES)
             else:
-                assert listed(catalog, directory, 0, 4096, False) == wanted
+                assert listed(catalog, directory, 0, 4096, Form.NAMES) == wanted

@@ -4,7 +4,6 @@ import os
 import random
 import select
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -18,7 +17,7 @@ from hoard_p2p.catalog.builder import CatalogBuilder, Meta
 from hoard_p2p.catalog.layout import file_key
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.ids import HOLE, ChunkId, chunk_id
-from hoard_p2p.mount.agenda import RETRY, Agenda
+from hoard_p2p.mount.agenda import QUIET, RETRY, Agenda
 from hoard_p2p.mount.checking import DEPTH, Checkers, OpenSlabs
 from hoard_p2p.mount.pieces import Check
 from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
@@ -66,9 +65,9 @@ class Bench:
 
     def __post_init__(self) -> None:
         reader = self.store.reader()
-        self.agenda = Agenda(self.catalog, reader, reader, self.shared)
-        self.slabs = OpenSlabs(reader)
         self.now = 100.0
+        self.agenda = Agenda(self.catalog, reader, reader, self.shared, self.now)
+        self.slabs = OpenSlabs(reader)
 
     def work(self, *, calm: bool = False) -> None:
         """Until there is nothing more to do."""
@@ -82,7 +81,7 @@ class Bench:
 
     def _submit(self, checkers: Checkers, calm: bool) -> bool:
         while checkers.outstanding < DEPTH:
-            self.now += calm
+            self.now += 3 * calm
             task = self.agenda.next_calm(self.now) if calm else self.agenda.next(self.now)
             if task is None:
                 return False
@@ -222,6 +221,20 @@ def test_files_that_nobody_asked_for_are_checked_in_quiet_times(bench: Bench) ->
     assert bench.agenda.calm_wait(bench.now + 10) is None
 
 
+def test_a_file_that_is_wanted_while_it_is_checked_in_quiet_is_checked_at_once(bench: Bench) -> None:
+    bench.put_file(FIRST_LARGE)
+    assert bench.agenda.next_calm(bench.now) is None
+    bench.now += QUIET
+    task = bench.agenda.next_calm(bench.now)  # and much more of it is planned
+    assert task is not None
+    bench.agenda.hear(FIRST_LARGE | URGENT, bench.now)
+    bench.work()
+    assert bench.shared.checked[FIRST_LARGE] != FILE_CHECKED  # that piece is still on its way
+    bench.agenda.settle(task, False)
+    bench.work()
+    assert bench.shared.checked[FIRST_LARGE] == FILE_CHECKED
+
+
 def test_a_reader_never_gets_the_bytes_of_a_place_that_was_not_verified(bench: Bench) -> None:
     """One thread replaces the chunk's place again and again, every other one is damaged when it comes; another verifies
     ahead; the reader must get right bytes or be told that they are wrong."""
@@ -231,6 +244,8 @@ def test_a_reader_never_gets_the_bytes_of_a_place_that_was_not_verified(bench: B
 
     def replace() -> None:
         for turn in range(60):
+            if over.is_set():
+                return
             place = reader.place(identifier)
             if place is not None:
                 bench.store.quarantine(identifier, place)
@@ -249,14 +264,16 @@ def test_a_reader_never_gets_the_bytes_of_a_place_that_was_not_verified(bench: B
     seen = set()
     for thread in threads:
         thread.start()
-    end = time.monotonic() + 60
-    while not over.is_set() and time.monotonic() < end:
-        (span,) = bench.catalog.span(3 + 5, 0, len(data))
-        trouble = verified.fill(span, into, None)
-        seen.add(type(trouble))
-        assert trouble is not None or into == data
-    for thread in threads:
-        thread.join()
+    try:
+        while not over.is_set():
+            (span,) = bench.catalog.span(3 + 5, 0, len(data))
+            trouble = verified.fill(span, into, None)
+            seen.add(type(trouble))
+            assert trouble is not None or into == data
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
     assert {type(None), Wrong} <= seen
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import struct
+from dataclasses import dataclass
 from io import BytesIO
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 from typing import BinaryIO
@@ -42,8 +43,13 @@ def _content(*, owner: bool = False, plain: bool = False) -> bytes:
     return out.getvalue()
 
 
-def _operations(content: bytes) -> Operations:
-    return Operations(Catalog(memoryview(content)), uid=500, gid=600, size=8193)
+@dataclass
+class _Habits:
+    stats: bool
+
+
+def _operations(content: bytes, stats: bool = True) -> Operations:
+    return Operations(Catalog(memoryview(content)), uid=500, gid=600, size=8193, habits=_Habits(stats))
 
 
 @pytest.fixture
@@ -167,3 +173,28 @@ def test_an_entry_of_another_parent_is_no_entry() -> None:
     columns[Column.PARENT][LINK] = FOLDER
     with pytest.raises(CatalogCorrupt):
         _listing(_operations(bytes(content)), 0, 4096, plus=True)
+
+
+def test_a_mount_lists_bare_names_until_files_are_looked_up_and_then_attributes_that_the_kernel_keeps() -> None:
+    operations = _operations(_content(), stats=False)
+    everything = memoryview(READ_IN.pack(0, 0, 4096) + bytes(20))
+
+    def told() -> dict[bytes, bool]:
+        """Whether each entry came with attributes."""
+        answer, at, found = _bytes(operations.readdirplus(ROOT, everything)), 0, {}
+        while at < len(answer):
+            _, _, length, _ = struct.unpack_from("<QQII", answer, at + 128)
+            found[answer[at + 152 : at + 152 + length]] = any(answer[at : at + 128])
+            at += 128 + (24 + length + 7) & ~7
+        return found
+
+    bare = {b".": False, b"..": False, b"a-folder": True, b"b-file": False, b"c-link": False, b"d-hard": False}
+    for _ in range(15):
+        operations.lookup(ROOT, memoryview(b"b-file\0"))
+        operations.lookup(ROOT, memoryview(b"a-folder\0"))
+        operations.lookup(ROOT, memoryview(b"absent\0"))
+    assert told() == bare
+    assert _bytes(operations.opendir(ROOT, NOTHING)) == bytes(16)  # open, and nothing is to be cached
+    operations.lookup(ROOT, memoryview(b"c-link\0"))
+    assert told() == {**bare, b"b-file": True, b"c-link": True, b"d-hard": True}
+    assert operations.opendir(ROOT, NOTHING) == errno.ENOSYS  # the kernel opens and caches from now on
