@@ -13,7 +13,7 @@ from shlex import quote
 from hoard_p2p.errors import MountBusy, MountFailed, NotFound
 from hoard_p2p.mount.attach import detach, detach_aborting
 from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at, mount_of, top_at
-from hoard_p2p.mount.users import end, nested, servers, users
+from hoard_p2p.mount.users import end, memories, nested, servers, users
 
 log = logging.getLogger(__name__)
 
@@ -45,25 +45,27 @@ def unmount(mountpoint: Path, *, force: bool = False) -> None:
 
 
 def _end_politely(mount: MountInfo) -> None:
+    ours = memories(mount)  # once it is detached, another mount may have its number
     with ExitStack() as stack:
-        pidfds = _watch(servers(mount), stack)
+        pidfds = _watch(servers(mount, ours), stack)
         _detach_politely(mount)
-        end(mount)
+        end(mount, ours)
         left = _wait(pidfds, PATIENCE)
-        left += _wait(_watch(servers(mount), stack), PATIENCE)  # a supervisor that was just taking over
+        left += _wait(_watch(servers(mount, ours), stack), PATIENCE)  # a supervisor that was just taking over
         if left:
             log.warning("%s is unmounted, but its processes have not ended; they are killed", mount.mountpoint)
             _end(left)
 
 
 def _end_by_force(mount: MountInfo) -> None:
-    end(mount)  # before all else, so that nobody revives what is killed now
+    ours = memories(mount)
+    end(mount, ours)  # before all else, so that nobody revives what is killed now
     with ExitStack() as stack:
-        pidfds = _watch(servers(mount), stack)
+        pidfds = _watch(servers(mount, ours), stack)
         _abort(mount)
         _detach_by_force(mount)
         _end(pidfds)
-        _end(_watch(servers(mount), stack))  # who was just starting
+        _end(_watch(servers(mount, ours), stack))  # who was just starting
 
 
 def _detach_by_force(mount: MountInfo) -> None:

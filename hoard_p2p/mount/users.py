@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +63,20 @@ def holds(pid: int, shared_fd: int) -> bool:
     return any(inode == ours for _, inode in _memories(Path(f"/proc/{pid}"), device_of(shared_fd)))
 
 
-def servers(mount: MountInfo) -> list[int]:
+def memories(mount: MountInfo) -> frozenset[int]:
+    """What tells this mount's processes from those of a later one with its device number: the inodes of the shared
+    memory that goes by that number while the mount is there. (The kernel gives a number away again at once.)"""
+    return frozenset(inode for _, _, inode in _holders(mount.device))
+
+
+def servers(mount: MountInfo, ours: Collection[int] | None = None) -> list[int]:
     """The pids of the mount's supervisor, workers and verifier, of those that we may look into. (The node too holds
-    the mount's descriptors, and is none of them.)"""
+    the mount's descriptors, and is none of them.) `ours`: its `memories`, needed when it may be gone by now."""
     crews: dict[int, set[int]] = {}  # by inode of the shared memory
     found = set()
     for process, entry, inode in _holders(mount.device):
+        if ours is not None and inode not in ours:
+            continue
         if inode not in crews:
             crews[inode] = _crew(entry)
         if int(process.name) in crews[inode]:
@@ -89,11 +97,12 @@ def crews() -> dict[str, list[int]]:
     return found
 
 
-def end(mount: MountInfo) -> None:
-    """Tell the mount's processes that it is being ended on purpose: nobody takes a dead one's place from now on."""
+def end(mount: MountInfo, ours: Collection[int]) -> None:
+    """Tell the mount's processes that it is being ended on purpose: nobody takes a dead one's place from now on.
+    `ours`: its `memories`."""
     ended = set()
     for _, entry, inode in _holders(mount.device):
-        if inode not in ended:
+        if inode in ours and inode not in ended:
             with _opened(entry) as shared:
                 if shared is not None:
                     shared.end()

@@ -31,6 +31,10 @@ class Crew:
         slots = [self._shared.slot(number).pid for number in range(self._shared.workers)]
         return [pid for pid in slots if pid and is_alive(pid)]
 
+    @property
+    def ending(self) -> bool:
+        return self._shared.ending
+
     def verifier(self) -> int:
         """Its pid, 0 if there is none."""
         return self._shared.slot(self._shared.verifier).pid

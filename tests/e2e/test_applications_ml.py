@@ -5,6 +5,7 @@ HOARD_TEST_PYTHON names the interpreter that has them (torch, for one, is large)
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def _run(verb: str, top: Path) -> str:
 
 
 def _fill(source: Path) -> None:
-    (source / "large").write_bytes(bytes(range(256)) * (9 << 12))
+    (source / "large").write_bytes(random.Random(7).randbytes(9 << 20))
     _run("write", source)
 
 

@@ -132,3 +132,29 @@ def test_a_mount_of_which_everyone_and_the_node_died_is_made_again_at_its_place(
     assert mounted_at(mountpoint) == 0
     assert os.listdir(mountpoint) == []
     wait_until(lambda: not holders(before), "nobody holds what was killed")
+
+
+def test_a_mount_that_is_made_while_another_is_ended_is_left_alone(
+    node: Machine, source: Path, new_directory: NewDirectory
+) -> None:
+    """It gets the other one's device number at once."""
+    snapshot, first, second = node.publish(source), new_directory("m"), new_directory("m")
+    node.mount(snapshot, first)
+    with crew_of(first) as crew:
+        behind = [crew.supervisor, *crew.workers(), crew.verifier()]
+        for pid in behind:
+            os.kill(pid, signal.SIGSTOP)
+        ending = subprocess.Popen([*HOARD, "umount", "--data-dir", os.fspath(node.data_dir), os.fspath(first)])
+        try:
+            wait_until(lambda: mounted_at(first) == 0, "it is detached", 60)
+            node.mount(snapshot, second)
+        finally:
+            for pid in behind:
+                os.kill(pid, signal.SIGCONT)
+            assert ending.wait(60) == 0
+        node.mounts.remove(first)
+    with crew_of(second) as other:
+        assert other.is_whole()
+        assert not other.ending
+    assert tree(second) == tree(source)
+    node.umount(second)
