@@ -4,15 +4,17 @@ The same bytes as entry by entry (`operations`), in a fifth of the time: that is
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import accumulate, count
 from struct import Struct
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hoard_p2p.catalog.entries import Block
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.mount.kernel import DIRENT_HEAD, ENTRY_OUT, FOREVER
+
+Packer: TypeAlias = Callable[..., bytes]
 
 BLOCK = 4096
 LISTED_AT_ONCE = 1 << 17
@@ -60,6 +62,7 @@ class Listings:
         self._entry = entry
         dirent = DIRENT_HEAD.format.removeprefix("<")
         self._names = _by_length(f"<{dirent}")
+        self._bare = _by_length(f"<{len(BARE)}x{dirent}")
         self._folders = _by_length(f"<{len(BARE)}s{dirent}")
         self._attributes = _by_length(f"{_PLUS}{dirent}")
 
@@ -71,14 +74,22 @@ class Listings:
         # A name has a byte at least. One more than fit: the one that does not is looked at when asked one by one.
         block = self._catalog.entries.block(directory, entries[: room // (head + 8) + 1])
         lengths = list(map(len, block.names))
-        ends = accumulate(head + _PADDED[length] for length in lengths)
-        fitting = bisect_right(list(ends), room)
+        ends = list(accumulate(map(_PADDED.__getitem__, lengths)))
+        fitting = bisect_right(range(len(ends)), room, key=lambda at: ends[at] + head * (at + 1))
         ordinals = count(entries.start - first + 3)
-        pack = {Form.NAMES: self._with_names, Form.FOLDERS: self._with_folders}.get(form, self._with_attributes)
-        return b"".join(pack(block, ordinals, lengths[:fitting]))
+        del lengths[fitting:]
+        if form is Form.ATTRIBUTES:
+            return b"".join(self._with_attributes(block, ordinals, lengths))
+        if form is Form.NAMES:
+            return b"".join(self._with_names(block, ordinals, lengths, self._names))
+        if DIRECTORY not in block.kinds:
+            return b"".join(self._with_names(block, ordinals, lengths, self._bare))
+        return b"".join(self._with_folders(block, ordinals, lengths))
 
-    def _with_names(self, block: Block, ordinals: Iterable[int], lengths: list[int]) -> list[bytes]:
-        packers, nodes = self._names, count(block.inodes.start + 1)
+    def _with_names(
+        self, block: Block, ordinals: Iterable[int], lengths: list[int], packers: Sequence[Packer]
+    ) -> list[bytes]:
+        nodes = count(block.inodes.start + 1)
         return [
             packers[length](node, ordinal, length, kind, name)
             for length, node, ordinal, kind, name in zip(lengths, nodes, ordinals, block.kinds, block.names)
@@ -121,7 +132,7 @@ def block_size(kind: int) -> int:
     return LISTED_AT_ONCE if kind == DIRECTORY else BLOCK
 
 
-def _by_length(head: str) -> list[Callable[..., bytes]]:
+def _by_length(head: str) -> list[Packer]:
     """Packers of `head` and a name, by the name's length: zeros pad it to 8 bytes."""
     packers = [Struct(f"{head}{size}s").pack for size in range(0, 257, 8)]
     return [packers[size >> 3] for size in _PADDED]

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -39,6 +40,7 @@ def needs(*programs: str) -> None:
 
 def _fill(source: Path) -> None:
     make_tree(source / "tree", files=120)
+    (source / "large").write_bytes(random.Random(6).randbytes(9 * MIB))
     for part in (_fill_fio, _fill_git, _fill_sqlite, _fill_archives, _fill_code):
         part(source)
 
@@ -108,7 +110,7 @@ def _fill_code(source: Path) -> None:
 
 @pytest.fixture(scope="module", params=IO_KINDS)
 def disks(request: pytest.FixtureRequest) -> Iterator[Disks]:
-    with two_disks(_fill, request.param, large="tree/shard") as made:
+    with two_disks(_fill, request.param, large="large") as made:
         yield made
 
 

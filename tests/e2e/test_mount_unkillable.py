@@ -127,6 +127,8 @@ def test_no_death_behind_a_mount_reaches_its_readers(new_directory: NewDirectory
     rng = random.Random(int(seconds))
     with watched(new_directory, io, seconds) as mount:
         mount.goes_on("the start")
+        if io == "passthrough":
+            wait_until(lambda: mount.crew.backed() > 0, "the kernel reads a large file by itself", PATIENCE)
 
         killed = mount.kill_workers(seconds, rng)
         mount.goes_on(f"{killed} deaths of workers")
