@@ -34,6 +34,11 @@ class Piece(NamedTuple):
 class Owner(Protocol):
     """Who has to know what became of a piece; `filecheck.FileCheck` is one."""
 
+    @property
+    def left(self) -> int:
+        """Bytes that are to follow: with none, somebody may wait for the outcome."""
+        ...
+
     def settled(self, wrong: bool) -> None: ...
 
 

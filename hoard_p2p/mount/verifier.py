@@ -126,7 +126,7 @@ class Verifier:
             log.info("slab %d cannot be opened: %s", task.piece.slab, error)
             self._settle(Outcome(task, task.piece.checks))
             return
-        checkers.submit(task, slab, calm=calm)
+        checkers.submit(task, slab, calm=calm, prompt=task.owner is not None and task.owner.left == 0)
 
     def _wait(self, checkers: Checkers, supervisor: int, now: float) -> None:
         patience = TICK
