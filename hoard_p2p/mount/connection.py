@@ -13,6 +13,7 @@ from hoard_p2p.mount import kernel
 from hoard_p2p.mount.attach import attach, detach, detach_lazily, open_device
 from hoard_p2p.mount.kernel import Can
 from hoard_p2p.mount.mountinfo import SOURCE, MountInfo, mount_at
+from hoard_p2p.mount.mountpoint import Life, life_of
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +141,12 @@ class Connection:
         self.close()
 
     def _on_top(self) -> bool:
+        """Whether ours is what is mounted there. The kernel gives the numbers of a mount that is gone to the next one,
+        so where ours is gone only a dead one can be ours (it was aborted, not unmounted)."""
         top = mount_at(self.mount.mountpoint)
-        return top is not None and top.mount_id == self.mount.mount_id
+        if top is None or (top.mount_id, top.device) != (self.mount.mount_id, self.mount.device):
+            return False
+        return self.alive or life_of(top.mountpoint) is Life.DEAD
 
 
 def shake_hands(device_fd: int, wanted: Can, needed: Can = kernel.NEEDED) -> Can:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from hoard_p2p.mount.shared import SharedState
 from hoard_p2p.mount.users import holds
@@ -32,6 +32,13 @@ class Member:
     pid: int
     pidfd: int
     child: bool
+
+
+class Lost(NamedTuple):
+    """A process that had a slot to the end. `by_itself`: it crashed or hung; else somebody killed it, or nobody knows."""
+
+    member: Member
+    by_itself: bool
 
 
 class Crew:
@@ -79,13 +86,13 @@ class Crew:
         self._members[member.pidfd] = member
         return member
 
-    def bury(self, pidfds: Iterable[int]) -> list[Member]:
+    def bury(self, pidfds: Iterable[int]) -> list[Lost]:
         """Forget processes that ended; those of them that had a slot to the end."""
         dead = []
         for pidfd in pidfds:
             if pidfd in self._members:
-                dead.append(self._members.pop(pidfd))
-                _reap(dead[-1])
+                member = self._members.pop(pidfd)
+                dead.append(Lost(member, by_itself=_reap(member)))
             elif pidfd in self._dying:
                 _reap(self._dying.pop(pidfd))
         return dead
@@ -136,10 +143,11 @@ def state(pid: int) -> str:
         return ""
 
 
-def _reap(member: Member) -> None:
-    if member.child:
-        os.waitpid(member.pid, 0)
+def _reap(member: Member) -> bool:
+    """Whether the process ended by itself, by an error of ours or a fault; False if it is not ours to ask."""
+    code = os.waitstatus_to_exitcode(os.waitpid(member.pid, 0)[1]) if member.child else 0
     os.close(member.pidfd)
+    return code not in (0, -signal.SIGKILL, *(-number for number in SIGNALS))
 
 
 def _ended(pidfds: Collection[int], patience: float | None, *, everyone: bool = False) -> set[int]:

@@ -10,7 +10,7 @@ high-water mark, hints told, backing id registered last, backing id being closed
 whether files are looked up, 2 reserved |
 | 128 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
 | then | `INTERRUPTS` words: numbers of requests whose reader got a signal |
-| then | `DEATHS` words: numbers of requests that a worker died of |
+| then | `DEATHS` words: numbers of requests that workers died at; the upper four bits: how much that speaks against it |
 | then | `HINTS` words: a ring of chunk runs (and inodes) that readers are at, for the verifier |
 | then | a slot of 8 words per worker and one for the verifier: request in work, heartbeat, pid, served, parked,
 failed, process, 1 reserved |
@@ -40,6 +40,8 @@ MAGIC = 0x33_4D_44_52_41_4F_48  # "HOARDM3"
 FAILURES = 1024
 INTERRUPTS = 256
 DEATHS = 256
+KILLS = 4
+"""Workers that must have been killed at one request until it is to blame; one that died by itself counts for two."""
 HINTS = 256
 OPENS = 1 << 18
 """Files that can be open at once in a passthrough mount."""
@@ -48,6 +50,8 @@ URGENT = 1 << 63
 """In a hint: it is no chunk run, but an inode whose own slab somebody waits for."""
 SLOT_WORDS = 8
 _HEADER_WORDS = 16
+_GUILT_BIT = 60
+_UNIQUE = (1 << _GUILT_BIT) - 1
 _FIRST_FAILURE = _HEADER_WORDS
 _FIRST_INTERRUPT = _FIRST_FAILURE + FAILURES
 _FIRST_DEATH = _FIRST_INTERRUPT + INTERRUPTS
@@ -316,15 +320,20 @@ class SharedState:
         """A process is in the slot, and will serve as soon as it can."""
         self._words[_FIRST_SLOT + worker * SLOT_WORDS + _PROCESS] = pid
 
-    def blame(self, worker: int) -> int:
-        """A worker died. The number of the request that it worked on if another died of it before, else 0."""
+    def blame(self, worker: int, *, by_itself: bool) -> int:
+        """A worker died, `by_itself` or because somebody killed it. The number of the request that it worked on if that
+        is to blame, else 0: two workers died of it by themselves, or `KILLS` were killed at it. (In a storm of kills one
+        request is in work at two of them now and then; the killer of a process that eats all memory kills too.)"""
         at = _FIRST_SLOT + worker * SLOT_WORDS
         unique, self._words[at] = self._words[at], 0  # a death is counted once, whoever sees it
+        if unique == 0:
+            return 0
         place = _FIRST_DEATH + (unique >> 1) % DEATHS
-        if unique == 0 or self._words[place] == unique:
-            return unique
-        self._words[place] = unique
-        return 0
+        known = self._words[place]
+        guilt = known >> _GUILT_BIT if known & _UNIQUE == unique else 0
+        guilt += KILLS // 2 if by_itself else 1
+        self._words[place] = min(guilt, KILLS) << _GUILT_BIT | unique
+        return unique if guilt >= KILLS else 0
 
     def count_failure(self, worker: int) -> None:
         self._words[_FIRST_SLOT + worker * SLOT_WORDS + 5] += 1

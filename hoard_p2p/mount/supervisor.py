@@ -23,7 +23,7 @@ from typing import Any
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import MountOptions, NodeLine
 from hoard_p2p.mount.connection import Connection
-from hoard_p2p.mount.crew import SIGNALS, Crew, Member, state
+from hoard_p2p.mount.crew import SIGNALS, Crew, Lost, Member, state
 from hoard_p2p.mount.kernel import NEEDED, NO_OPEN, Can
 from hoard_p2p.mount.mountinfo import MountInfo, mount_of
 from hoard_p2p.mount.mountpoint import prepare
@@ -204,7 +204,7 @@ class Supervisor:
             elif not self._tend(lost):
                 return self._give_up()
 
-    def _hear(self, events: set[int]) -> list[Member]:
+    def _hear(self, events: set[int]) -> list[Lost]:
         """What has happened; the processes that died."""
         if self._ready_fd in events:
             self._hear_ready()
@@ -212,11 +212,14 @@ class Supervisor:
             self._line.tend()
         return self._crew.bury(events)
 
-    def _tend(self, lost: list[Member]) -> bool:
+    def _tend(self, lost: list[Lost]) -> bool:
         """Replace what died or hangs. False if the workers cannot be kept alive."""
         self._tended_at = time.monotonic()
         lost += self._dismiss_the_stuck()
-        saved = [self._recover(member.number, excused=member == self._replacing) for member in lost]
+        saved = [
+            self._recover(member.number, by_itself=by_itself, excused=member == self._replacing)
+            for member, by_itself in lost
+        ]
         for number in self._restarts.due(self._tended_at):
             self._spawn(number)
         if self._outdated and self._serving() == self._shared.workers:
@@ -260,7 +263,7 @@ class Supervisor:
             self._answers = True
             self._ready()
 
-    def _recover(self, number: int, *, excused: bool = False) -> bool:
+    def _recover(self, number: int, *, by_itself: bool = False, excused: bool = False) -> bool:
         """Save the requests of a dead process and see to its replacement. False if they cannot be saved."""
         now, view = time.monotonic(), self._shared.slot(number)
         if number == self._shared.verifier:
@@ -269,7 +272,7 @@ class Supervisor:
             return True
         if not excused:
             log.warning("worker %d (pid %d) of %s died", number, view.process, self._connection.mount.mountpoint)
-            self._condemn(number)
+            self._condemn(number, by_itself)
         if self._connection.resends:
             self._connection.resend()
         elif self._fds.devices[number] == self._connection.device_fd:
@@ -282,11 +285,11 @@ class Supervisor:
         self._restarts.ended(number, served=view.pid != 0 or excused, now=now)
         return True
 
-    def _condemn(self, number: int) -> None:
-        """A request that two workers died of is answered EIO: it would be sent again for ever."""
-        unique = self._shared.blame(number)
+    def _condemn(self, number: int, by_itself: bool) -> None:
+        """A request that kills worker after worker is answered EIO: it would be sent again for ever."""
+        unique = self._shared.blame(number, by_itself=by_itself)
         if unique:
-            log.error("request %d killed two workers; it is answered EIO", unique)
+            log.error("request %d kills the workers that get it; it is answered EIO", unique)
             self._connection.answer_error(self._fds.devices[number], unique, errno.EIO)
 
     def _is_hopeless(self) -> bool:
@@ -303,7 +306,7 @@ class Supervisor:
         workers = [member for member in self._crew.members if member.number != self._shared.verifier]
         return sum(self._shared.slot(member.number).pid != 0 for member in workers)
 
-    def _dismiss_the_stuck(self) -> list[Member]:
+    def _dismiss_the_stuck(self) -> list[Lost]:
         now, stuck = time.monotonic(), []
         for member in self._crew.members:
             idle = self._stillness.idle(member.number, self._shared.slot(member.number), now)
@@ -312,7 +315,7 @@ class Supervisor:
                     "process %d (pid %d) has not moved for %.0f s; it is killed", member.number, member.pid, idle
                 )
                 self._crew.dismiss(member)
-                stuck.append(member)
+                stuck.append(Lost(member, by_itself=True))
         return stuck
 
     def _replace_next(self) -> None:

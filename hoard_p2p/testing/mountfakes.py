@@ -74,7 +74,7 @@ class FileChunks:
 
     def place(self, chunk_id: ChunkId) -> Place | None:
         if self._path(_slab(chunk_id)).with_suffix(".kills").exists():
-            os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(1)
         try:
             data = self._path(_slab(chunk_id)).read_bytes()
         except FileNotFoundError:

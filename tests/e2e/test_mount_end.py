@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -11,14 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from hoard_p2p.errors import MountBusy, MountFailed, NotFound
 from hoard_p2p.interfaces import MountOptions
-from hoard_p2p.mount.attach import attach
+from hoard_p2p.mount.attach import attach, detach
+from hoard_p2p.mount.connection import Connection
+from hoard_p2p.mount.endpoint import Endpoint, MountGone
 from hoard_p2p.mount.mountinfo import locate, mounts
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.mount.unmount import unmount
@@ -303,3 +306,28 @@ def test_an_ordinary_user_frees_a_reader_by_force(shop: Shop, mountpoint: Path, 
             assert _run(nobody, UNMOUNT.format(True), mountpoint).returncode == 0
             reader.communicate(timeout=5)
         assert (reader.returncode, mount.supervisor.wait(DEADLINE)) == (1, 0)
+
+
+def test_a_supervisor_whose_mount_is_gone_leaves_the_next_one_on_the_path_alone(mountpoint: Path) -> None:
+    first = Connection.open("0" * 12, mountpoint)
+    detach(mountpoint)
+    second = Connection.open("1" * 12, mountpoint)
+    try:
+        if (second.mount.mount_id, second.mount.device) != (first.mount.mount_id, first.mount.device):
+            pytest.skip("the kernel gave the next mount other numbers, so nothing can be mixed up")
+        threading.Thread(target=_answer_one, args=(second.device_fd,), daemon=True).start()
+        first.leave()
+        assert [each.snapshot for each in mounts() if each.mountpoint == mountpoint] == ["1" * 12]
+    finally:
+        second.leave()
+
+
+def _answer_one(device_fd: int) -> None:
+    """Answer requests with ENOSYS until the mount is gone."""
+    endpoint = Endpoint(device_fd)
+    with suppress(MountGone, OSError):
+        while True:
+            select.select([device_fd], [], [], DEADLINE)
+            request = endpoint.receive()
+            if request is not None:
+                endpoint.fail(request.unique, errno.ENOSYS)

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from hoard_p2p.mount.kernel import RESENT
-from hoard_p2p.mount.shared import FAILURES, MountFds, SharedState
+from hoard_p2p.mount.shared import FAILURES, KILLS, MountFds, SharedState
 
 
 @pytest.fixture
@@ -96,16 +96,26 @@ def test_two_processes_that_mark_neighbouring_runs_lose_nothing(shared: SharedSt
 
 def test_a_request_is_blamed_when_the_second_worker_dies_of_it_and_a_death_counts_once(shared: SharedState) -> None:
     shared.begin(0, 40)
-    assert shared.blame(0) == 0
-    assert shared.blame(0) == 0  # whoever looks at the dead worker's slot again
+    assert shared.blame(0, by_itself=True) == 0
+    assert shared.blame(0, by_itself=True) == 0  # whoever looks at the dead worker's slot again
     shared.begin(1, 40 | RESENT)
-    assert shared.blame(1) == 40
+    assert shared.blame(1, by_itself=True) == 40
+
+
+def test_a_request_at_which_workers_are_killed_is_blamed_later_than_one_that_they_die_of(shared: SharedState) -> None:
+    blamed = []
+    for _ in range(KILLS):
+        shared.begin(0, 40)
+        blamed.append(shared.blame(0, by_itself=False))
+    assert blamed == [0, 0, 0, 40]
+    shared.begin(0, 42)
+    assert shared.blame(0, by_itself=False) == 0  # another request
 
 
 def test_a_worker_that_died_of_nothing_blames_no_request(shared: SharedState) -> None:
     for worker in range(2):
         shared.beat(worker)
-        assert shared.blame(worker) == 0
+        assert shared.blame(worker, by_itself=True) == 0
 
 
 def _supervise(fd: int, answer: Connection) -> None:
