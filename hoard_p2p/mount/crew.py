@@ -35,7 +35,7 @@ class Member:
 
 
 class Lost(NamedTuple):
-    """A process that had a slot to the end. `by_itself`: it crashed or hung; else somebody killed it, or nobody knows."""
+    """A process that had a slot to the end. `by_itself`: it crashed or hung; else it was killed, or nobody knows."""
 
     member: Member
     by_itself: bool

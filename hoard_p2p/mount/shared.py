@@ -10,7 +10,7 @@ high-water mark, hints told, backing id registered last, backing id being closed
 whether files are looked up, 2 reserved |
 | 128 | `FAILURES` words: recently failed runs; upper half the run, lower half the end in tenths of seconds |
 | then | `INTERRUPTS` words: numbers of requests whose reader got a signal |
-| then | `DEATHS` words: numbers of requests that workers died at; the upper four bits: how much that speaks against it |
+| then | `DEATHS` words: numbers of requests that workers died at; the upper four bits: what speaks against it |
 | then | `HINTS` words: a ring of chunk runs (and inodes) that readers are at, for the verifier |
 | then | a slot of 8 words per worker and one for the verifier: request in work, heartbeat, pid, served, parked,
 failed, process, 1 reserved |
@@ -322,7 +322,7 @@ class SharedState:
 
     def blame(self, worker: int, *, by_itself: bool) -> int:
         """A worker died, `by_itself` or because somebody killed it. The number of the request that it worked on if that
-        is to blame, else 0: two workers died of it by themselves, or `KILLS` were killed at it. (In a storm of kills one
+        is to blame, else 0: two workers died of it by themselves, or `KILLS` were killed at it. (In a storm of kills a
         request is in work at two of them now and then; the killer of a process that eats all memory kills too.)"""
         at = _FIRST_SLOT + worker * SLOT_WORDS
         unique, self._words[at] = self._words[at], 0  # a death is counted once, whoever sees it

@@ -8,7 +8,6 @@ import json
 import logging
 import mmap
 import os
-import signal
 import stat
 import subprocess
 import sys
