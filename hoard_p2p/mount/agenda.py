@@ -13,14 +13,13 @@ from hoard_p2p.ids import HOLE
 from hoard_p2p.interfaces import ListedSlabs, LocalChunks
 from hoard_p2p.mount.ahead import Readers, Stream
 from hoard_p2p.mount.filecheck import BATCH_BYTES, FileCheck
+from hoard_p2p.mount.opening import PATIENCE
 from hoard_p2p.mount.pieces import Lying, Piece, Task, assemble
-from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
+from hoard_p2p.mount.shared import URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 1.0
-"""Seconds after which no OPEN waits for a file any more."""
 QUIET = 2.0
 """Seconds without a hint until files that nobody asked for are verified."""
 CALM_RATE = 200e6
@@ -109,7 +108,7 @@ class Agenda:
         self._inode_at.setdefault(stream.next, inode + 1)
         if self._hopeless.get(inode, now) > now:
             self.finished = True
-        elif self._shared.checked[inode] != FILE_CHECKED:
+        elif not self._shared.checked[inode]:
             self._urge(inode, now)
 
     def _urge(self, inode: int, now: float) -> None:
@@ -225,7 +224,7 @@ class Agenda:
             if self._is_large(inode):
                 stream.next = self._catalog.runs(inode).stop
                 self._inode_at[stream.next] = inode + 1
-                if self._shared.checked[inode] != FILE_CHECKED:
+                if not self._shared.checked[inode]:
                     self._ahead.append(self._source(inode))
                 return
         stream.next = self._catalog.chunks
@@ -236,7 +235,7 @@ class Agenda:
             if inode >= self._catalog.inodes:
                 return None
             self._calm_inode += 1
-            if self._is_large(inode) and self._shared.checked[inode] != FILE_CHECKED:
+            if self._is_large(inode) and not self._shared.checked[inode]:
                 return self._source(inode).check
         return None
 
@@ -283,7 +282,7 @@ class Agenda:
 
     def _finish(self, check: FileCheck, now: float) -> None:
         if check.passes():
-            self._shared.checked[check.inode] = FILE_CHECKED
+            self._shared.checked[check.inode] = check.slab
         else:
             self._hopeless[check.inode] = now + RETRY
         self.finished = True

@@ -37,6 +37,11 @@ class FileCheck:
         self.failed = not self._is_whole()
 
     @property
+    def slab(self) -> int:
+        """The file's slab, 0 if it has none."""
+        return 0 if self._found is None else self._found[0]
+
+    @property
     def over(self) -> bool:
         """Whether there is nothing left to wait for."""
         return self.failed or (self._next == self._runs.stop and not self._late and not self._outstanding)
@@ -86,8 +91,7 @@ class FileCheck:
     def _lying(self, batch: list[int], in_flight: Set[int]) -> list[Lying]:
         """Where the batch's runs lie in the slab, those left out that need not be read (now)."""
         catalog, base = self._catalog, self._catalog.position(self._runs.start)
-        assert self._found is not None
-        slab = self._found[0]
+        slab = self.slab
         ids = [catalog.chunk_id(run) for run in batch]
         lying = []
         for run, identifier, place in zip(batch, ids, self._chunks.places(ids)):

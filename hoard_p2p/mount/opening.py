@@ -18,7 +18,7 @@ from hoard_p2p.errors import HoardError
 from hoard_p2p.interfaces import FileSlabs
 from hoard_p2p.mount.kernel import OPEN_OUT, RELEASE_IN, RESENT, Fopen
 from hoard_p2p.mount.opens import CACHED, BackingIds, OpenFiles, TableFull
-from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
+from hoard_p2p.mount.shared import URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
 log = logging.getLogger(__name__)
@@ -179,11 +179,13 @@ class Opening:
             found = self._slabs.file_slab(self._key(inode))
             if found is None or not found[1]:
                 return CACHED
+            slab = found[0]
             if self._trusting:
-                return self._register(found[0], size)
-            if self._shared.checked[inode] == FILE_CHECKED:
+                return self._register(slab, size)
+            if self._shared.checked[inode] == slab:
                 self._tell(inode)  # so that the files behind it are verified
-                return self._register(found[0], size)
+                return self._register(slab, size)
+            self._shared.checked[inode] = 0  # what was verified is another slab (I1)
         except (HoardError, OSError) as error:
             log.info("inode %d is opened without a backing file: %s", inode + 1, error)
             return CACHED

@@ -2,7 +2,8 @@
 
 The kernel lets an inode have one backing file at a time, and either that or its page cache: whoever opens it in another
 way meanwhile gets EIO. So all open files of an inode share one mode and one backing id, from its first OPEN to its last
-RELEASE. (An `mmap` kept after close holds its RELEASE back, so it counts.)
+RELEASE. (An `mmap` that outlives its descriptor holds the RELEASE back where the file goes through the page cache. With
+a backing file it does not: the kernel maps that file itself, and nobody here learns for how long.)
 
 A handle is the number of its OPEN request, without the resent bit: OPEN and RELEASE may come twice, and nothing is
 counted. Everything is mirrored in the mount's shared memory, in an order in which a worker can be killed between any

@@ -1,5 +1,5 @@
 """What the processes of one mount share: a memfd with a slot per process, recent failures and interrupts, hints for
-the verifier, the open files of a passthrough mount, and a byte per chunk run and per inode.
+the verifier, the open files of a passthrough mount, and what was verified: a byte per chunk run, a slab per file.
 
 Layout (little-endian, 64-bit words; it lives as long as the mount and is never stored):
 
@@ -15,14 +15,14 @@ whether files are looked up, 2 reserved |
 | then | a slot of 8 words per worker and one for the verifier: request in work, heartbeat, pid, served, parked,
 failed, process, 1 reserved |
 | then | 2 words per open file: its handle (0: free); upper half its inode, lower half its backing id (0: cached) |
+| then | 32 bits per inode: number of the slab of its own whose bytes were all verified under this mount, 0 for none |
 | then | one byte per chunk run: generation of the place whose bytes were verified, 0 for none |
-| then | one byte per inode: `FILE_CHECKED` if the bytes of its own slab were verified under this mount, else 0 |
 
 Who supervises the mount holds a POSIX record lock on the first byte: it goes with its process, whatever that dies of,
 and forks do not inherit it. (It would also go when its process closed *any* descriptor of this memory.)
 
-Every item is one aligned word or byte with one meaning, written whole: there is nothing to lock. (Bits shared by
-processes lose updates, and a lost clear would serve damage.)
+Every item is one aligned word, half a word or a byte, with one meaning, written whole: there is nothing to lock. (Bits
+shared by processes lose updates, and a lost clear would serve damage.)
 """
 
 import fcntl
@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from hoard_p2p.mount.kernel import RESENT
 
-MAGIC = 0x33_4D_44_52_41_4F_48  # "HOARDM3"
+MAGIC = 0x34_4D_44_52_41_4F_48  # "HOARDM4"
 FAILURES = 1024
 INTERRUPTS = 256
 DEATHS = 256
@@ -45,7 +45,6 @@ KILLS = 4
 HINTS = 256
 OPENS = 1 << 18
 """Files that can be open at once in a passthrough mount."""
-FILE_CHECKED = 1
 URGENT = 1 << 63
 """In a hint: it is no chunk run, but an inode whose own slab somebody waits for."""
 SLOT_WORDS = 8
@@ -140,7 +139,8 @@ class SharedState:
     """The shared memory of one mount, mapped into this process.
 
     `verified[run]` is the generation of the place whose bytes were verified under this mount, 0 for none; index it
-    with the canonical run. `checked[inode]` is `FILE_CHECKED` for a file whose own slab was verified as a whole.
+    with the canonical run. `checked[inode]` is the number of the file's own slab that was verified as a whole,
+    0 for none: what was verified says nothing about another slab that the file comes to lie in.
     `opens` is the table of open files, two words each, for `mount.opens` alone.
     """
 
@@ -157,8 +157,9 @@ class SharedState:
         first = _FIRST_SLOT + (self.workers + 1) * SLOT_WORDS
         self.opens = self._words[first : first + 2 * room]
         start = (first + 2 * room) * 8
-        self.verified = self._bytes[start : start + self.runs]
-        self.checked = self._bytes[start + self.runs : start + self.runs + self.inodes]
+        behind = start + 4 * self.inodes
+        self.checked = self._bytes[start:behind].cast("I")
+        self.verified = self._bytes[behind : behind + self.runs]
 
     @classmethod
     def create(cls, *, name: str, workers: int, runs: int, inodes: int = 0, opens: int = 0) -> "SharedState":
@@ -166,7 +167,7 @@ class SharedState:
         `opens`: open files to make room for (`OPENS` for a passthrough mount); untouched room takes no memory."""
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         words = _FIRST_SLOT + (workers + 1) * SLOT_WORDS + 2 * opens
-        os.ftruncate(fd, (words * 8 + runs + inodes + 7) & ~7)
+        os.ftruncate(fd, (words * 8 + 4 * inodes + runs + 7) & ~7)
         header = (MAGIC, workers, runs, inodes, opens)
         os.pwrite(fd, b"".join(word.to_bytes(8, "little") for word in header), 0)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

@@ -6,10 +6,10 @@ from hoard_p2p.catalog.reader import Catalog, ChunkSpan
 from hoard_p2p.errors import CatalogCorrupt, ChunkCorrupt
 from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import Found, LocalChunks, Place
+from hoard_p2p.limits import MAX_CHUNK
 from hoard_p2p.mount.buffers import buffer
 from hoard_p2p.mount.kernel import MAX_READ
 
-MAX_CHUNK = 4 << 20
 _ZEROS = memoryview(bytes(MAX_READ))
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from hoard_p2p.mount.backing import obstacle
-from hoard_p2p.mount.mountinfo import locate, mount_at
-from hoard_p2p.mount.shared import FILE_CHECKED, SharedState
+from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at
+from hoard_p2p.mount.shared import SharedState
 from hoard_p2p.mount.users import shared_name
 from tests.mappings import Mapping
 from tests.system import Machine, machines, wait_until
@@ -89,7 +89,13 @@ class Peek:
 
     def check(self, name: str, checked: bool = True) -> None:
         """Say that a file was verified, or take it back."""
-        self.shared.checked[(self.path / name).stat().st_ino - 1] = FILE_CHECKED if checked else 0
+        self.shared.checked[(self.path / name).stat().st_ino - 1] = self.slab_of(name) if checked else 0
+
+    def slab_of(self, name: str) -> int:
+        """The number of a file's slab, told by its size."""
+        size = (self.path / name).stat().st_size
+        (slab,) = (path for path in self.slabs.glob("F-*.slab") if path.stat().st_size == size)
+        return int(slab.stem.rpartition("-")[2])
 
     def passes(self, name: str) -> bool:
         """Whether an open of the file now gets a backing file."""
@@ -115,20 +121,24 @@ def _opened(path: Path, flags: int = 0) -> Iterator[int]:
 def _peek(node: Machine, mountpoint: Path) -> Iterator[Peek]:
     mount = mount_at(locate(mountpoint))
     assert mount is not None
-    shared = SharedState(os.open(_memory(shared_name(mount.device)), os.O_RDWR))
+    shared = SharedState(os.open(_memory(mount), os.O_RDWR))
     try:
         yield Peek(mountpoint, shared, node.data_dir / "slabs")
     finally:
         shared.close()
 
 
-def _memory(name: str) -> Path:
-    """A way to the shared memory of that name: any process that has it open."""
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+def _memory(mount: MountInfo) -> Path:
+    """A way to the shared memory of a mount: a process of it, told by its arguments (a node may still hold the memory
+    of an earlier mount, whose number the kernel has given away again)."""
+    name, arguments = f"/memfd:{shared_name(mount.device)} (deleted)", os.fsencode(mount.mountpoint)
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.readlink(entry).startswith(f"/memfd:{name} "):
-                return entry
-    raise AssertionError(f"nobody has {name}")
+            if arguments in (process / "cmdline").read_bytes():
+                for entry in (process / "fd").iterdir():
+                    if os.readlink(entry) == name:
+                        return entry
+    raise AssertionError(f"no process of {mount.mountpoint} has {name}")
 
 
 @pytest.fixture
@@ -219,7 +229,7 @@ def test_a_file_is_verified_under_this_mount_before_it_gets_a_backing_file(
     for name in ("big", "other", "holes"):
         assert (mount.path / name).read_bytes() == (source / name).read_bytes()
         wait_until(lambda name=name: mount.passes(name), f"{name} is verified")  # type: ignore[misc]  # bound now
-        assert mount.shared.checked[(mount.path / name).stat().st_ino - 1] == FILE_CHECKED
+        assert mount.shared.checked[(mount.path / name).stat().st_ino - 1] == mount.slab_of(name)
 
 
 def test_how_a_file_is_opened_changes_with_its_last_close_and_never_before(trusting: Peek, source: Path) -> None:

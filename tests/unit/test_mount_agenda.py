@@ -20,7 +20,7 @@ from hoard_p2p.ids import HOLE, ChunkId, chunk_id
 from hoard_p2p.mount.agenda import QUIET, RETRY, Agenda
 from hoard_p2p.mount.checking import DEPTH, Checkers, OpenSlabs
 from hoard_p2p.mount.pieces import Check
-from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
+from hoard_p2p.mount.shared import URGENT, SharedState
 from hoard_p2p.mount.verified import VerifiedChunks, Wrong
 from hoard_p2p.segments import LARGE_FILE
 from hoard_p2p.storage.store import Store
@@ -94,6 +94,12 @@ class Bench:
             self.wrong.extend(outcome.wrong)
             self.agenda.settle(outcome.task, bool(outcome.wrong))
 
+    def slab_of(self, inode: int) -> int:
+        runs = self.catalog.runs(inode)
+        found = self.store.file_slab(file_key((self.catalog.chunk_id(run), self.catalog.length(run)) for run in runs))
+        assert found is not None
+        return found.slab
+
     def put_file(self, inode: int) -> None:
         runs = self.catalog.runs(inode)
         named = [(self.catalog.chunk_id(run), self.catalog.length(run)) for run in runs]
@@ -131,7 +137,7 @@ def test_a_file_that_an_open_waits_for_is_checked_as_a_whole(bench: Bench) -> No
     bench.put_file(FIRST_LARGE)
     bench.agenda.hear(FIRST_LARGE | URGENT, bench.now)
     bench.work()
-    assert bench.shared.checked[FIRST_LARGE] == FILE_CHECKED
+    assert bench.shared.checked[FIRST_LARGE] == bench.slab_of(FIRST_LARGE)
     assert bench.agenda.finished
     assert all(bench.shared.verified[run] for run in range(len(LARGE)))
 
@@ -144,7 +150,7 @@ def test_what_was_verified_in_the_file_slab_is_not_read_again(bench: Bench) -> N
     bench.agenda.hear(FIRST_LARGE | URGENT, bench.now)
     bench.work()
     assert bench.read - read <= 2 * CHUNK + HOLE_SIZE  # the run that the reader was at, and the hole
-    assert bench.shared.checked[FIRST_LARGE] == FILE_CHECKED
+    assert bench.shared.checked[FIRST_LARGE] == bench.slab_of(FIRST_LARGE)
 
 
 def test_a_damaged_file_slab_is_not_checked_and_its_damage_is_named(bench: Bench) -> None:
@@ -153,7 +159,7 @@ def test_a_damaged_file_slab_is_not_checked_and_its_damage_is_named(bench: Bench
     bench.damage(hurt)
     bench.agenda.hear(FIRST_LARGE | URGENT, bench.now)
     bench.work()
-    assert bench.shared.checked[FIRST_LARGE] != FILE_CHECKED
+    assert bench.shared.checked[FIRST_LARGE] == 0
     assert bench.agenda.finished
     assert [check.chunk_id for check in bench.wrong] == [hurt]
     assert bench.shared.verified[4] == 0
@@ -168,7 +174,7 @@ def test_bytes_in_a_hole_of_a_file_slab_are_damage(bench: Bench) -> None:
         slab.write(b"not empty")
     bench.agenda.hear(FIRST_LARGE | URGENT, bench.now)
     bench.work()
-    assert bench.shared.checked[FIRST_LARGE] != FILE_CHECKED
+    assert bench.shared.checked[FIRST_LARGE] == 0
     assert [check.chunk_id for check in bench.wrong] == [HOLE]
 
 
@@ -194,7 +200,7 @@ def test_the_files_behind_an_opened_one_are_checked_too(bench: Bench) -> None:
     bench.work()
     found = bench.store.file_slab(file_key(RUNS[1:]))
     whole = found is not None and found.complete
-    assert (bench.shared.checked[SECOND_LARGE] == FILE_CHECKED) == whole
+    assert bool(bench.shared.checked[SECOND_LARGE]) == whole
 
 
 def test_a_hint_that_names_nothing_is_dropped(bench: Bench) -> None:
@@ -216,7 +222,7 @@ def test_files_that_nobody_asked_for_are_checked_in_quiet_times(bench: Bench) ->
     bench.put_file(FIRST_LARGE)
     assert bench.agenda.calm_wait(bench.now) is not None
     bench.work(calm=True)
-    assert bench.shared.checked[FIRST_LARGE] == FILE_CHECKED
+    assert bench.shared.checked[FIRST_LARGE] == bench.slab_of(FIRST_LARGE)
     bench.agenda.next_calm(bench.now + 10)
     assert bench.agenda.calm_wait(bench.now + 10) is None
 
@@ -229,10 +235,10 @@ def test_a_file_that_is_wanted_while_it_is_checked_in_quiet_is_checked_at_once(b
     assert task is not None
     bench.agenda.hear(FIRST_LARGE | URGENT, bench.now)
     bench.work()
-    assert bench.shared.checked[FIRST_LARGE] != FILE_CHECKED  # that piece is still on its way
+    assert bench.shared.checked[FIRST_LARGE] == 0  # that piece is still on its way
     bench.agenda.settle(task, False)
     bench.work()
-    assert bench.shared.checked[FIRST_LARGE] == FILE_CHECKED
+    assert bench.shared.checked[FIRST_LARGE] == bench.slab_of(FIRST_LARGE)
 
 
 def test_a_reader_never_gets_the_bytes_of_a_place_that_was_not_verified(bench: Bench) -> None:

@@ -19,7 +19,7 @@ from hoard_p2p.errors import ChunkCorrupt
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.mount.kernel import OPEN_OUT, RELEASE_IN, RESENT, Fopen
 from hoard_p2p.mount.opening import HOPELESS, PATIENCE, Opening
-from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
+from hoard_p2p.mount.shared import URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
 SIZES = (LARGE_FILE + 1, LARGE_FILE + 2, LARGE_FILE + 3, 5000, HOPELESS + 1)
@@ -61,13 +61,16 @@ class Slabs:
     lengths: dict[int, int] = field(default_factory=lambda: dict(enumerate(SIZES, 1)))
     incomplete: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
+    moved: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._keys = {file_key(_runs(number, size)): number for number, size in enumerate(SIZES, 1)}
 
     def file_slab(self, file_key: bytes) -> tuple[int, bool] | None:
         number = self._keys.get(file_key)
-        return None if number is None or number == SMALL else (number, number not in self.incomplete)
+        if number is None or number == SMALL:
+            return None
+        return self.moved.get(number, number), number not in self.incomplete
 
     def open_slab(self, slab: int) -> int:
         if slab in self.missing:
@@ -231,7 +234,7 @@ def test_only_a_complete_slab_of_the_files_own_length_backs_it(shared: SharedSta
 
 def test_a_mount_that_verifies_always_never_passes_through(shared: SharedState) -> None:
     bench = Bench(shared, "always")
-    shared.checked[FIRST] = FILE_CHECKED
+    shared.checked[FIRST] = FIRST
     assert bench.backing(bench.open(FIRST)) == 0
 
 
@@ -243,13 +246,27 @@ def test_an_open_waits_for_its_file_to_be_verified(shared: SharedState) -> None:
     assert bench.opening.parked == 3
     assert shared.hints(0)[1] == [FIRST | URGENT, FIRST | URGENT, SECOND | URGENT]
     assert bench.rung == 3
-    shared.checked[FIRST] = FILE_CHECKED
+    shared.checked[FIRST] = FIRST
     bench.opening.heard()
     assert bench.opening.parked == 1
     assert bench.backing(handles[0]) == bench.backing(handles[1]) != 0
     bench.slabs.incomplete = {SECOND}  # damage was found
     bench.opening.heard()
     assert (bench.opening.parked, bench.backing(other)) == (0, 0)
+
+
+def test_what_was_verified_of_a_file_in_another_slab_does_not_count(shared: SharedState) -> None:
+    bench = Bench(shared, "first")
+    bench.verifies()
+    shared.checked[FIRST] = FIRST
+    bench.release(bench.open(FIRST))
+    bench.slabs.moved = {FIRST: 77}
+    bench.slabs.lengths[77] = bench.slabs.lengths[FIRST]
+    handle = bench.open(FIRST)
+    assert (bench.opening.parked, shared.checked[FIRST]) == (1, 0)
+    shared.checked[FIRST] = 77
+    bench.opening.heard()
+    assert bench.backing(handle) != 0
 
 
 def test_patience_ends_and_a_file_is_waited_for_once(shared: SharedState) -> None:
@@ -264,7 +281,7 @@ def test_patience_ends_and_a_file_is_waited_for_once(shared: SharedState) -> Non
     again = bench.open(FIRST)
     assert bench.backing(again) == 0
     bench.release(again)
-    shared.checked[FIRST] = FILE_CHECKED
+    shared.checked[FIRST] = FIRST
     assert bench.backing(bench.open(FIRST)) != 0
 
 
@@ -282,7 +299,7 @@ def test_a_parked_open_that_comes_again_is_answered_once_and_under_its_new_numbe
     handle = bench.open(FIRST)
     bench.opening.open(handle | RESENT, FIRST, 0.5)
     assert bench.opening.parked == 1
-    shared.checked[FIRST] = FILE_CHECKED
+    shared.checked[FIRST] = FIRST
     bench.opening.heard()
     assert list(bench.kernel.opened) == [handle]
 
