@@ -77,13 +77,15 @@ class Succession:
 
 
 def start_detached(argv: Sequence[str], fds: Sequence[int]) -> None:
-    """Run a command that nobody waits for: a grandchild in a session of its own, with `fds` under the same numbers."""
+    """Run a command that nobody waits for: a grandchild in a session of its own and in `/`, with `fds` under the same
+    numbers."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         return
     try:
         os.setsid()
+        os.chdir("/")
         if os.fork() == 0:
             for fd in fds:
                 os.set_inheritable(fd, True)

@@ -27,6 +27,6 @@ def serve(slot: WorkerSlot, plan: MountPlan) -> int:
             options=plan.options,
             size=plan.size,
             slabs=chunks,
-            adopt=partial(start_detached, adopter(slot.fds, plan), slot.fds.all),
+            adopt=partial(start_detached, adopter(slot.fds, plan.encode()), slot.fds.all),
         ).run()
     return 0

@@ -12,7 +12,6 @@ import os
 import select
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, HoardError
 from hoard_p2p.ids import parse_snapshot_id, short
 from hoard_p2p.mount.shared import MountFds, SharedState, SlotView
+from hoard_p2p.node.adopting import ADOPTER, adopter
 from hoard_p2p.node.mountfate import Facts, Step, next_step
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.plan import MountPlan
@@ -35,7 +35,8 @@ TICK, TICK_LONELY = 1.0, 0.2
 START_SECONDS = 30.0
 """What a supervisor of ours may take until it has the mount, before it is killed and counts as failed."""
 STARTS_AT_ONCE = 4
-ADOPTER = (sys.executable, "-m", "hoard_p2p.node.mount_supervisor")
+MOST_ASKED = 3
+"""Supervisors of another version, one after another, that are asked to give a mount up."""
 _FUSE_DEVICE = os.makedev(10, 229)
 
 
@@ -70,7 +71,8 @@ class _Copies:
 @dataclass(slots=True)
 class Kept:
     """One mount. `lines`: open connections of its supervisors; `since`: when that became none, or when the last
-    supervisor of ours failed; `starter`: the supervisor of ours that is on its way."""
+    supervisor of ours failed; `asked`: pids of the supervisors of another version that were to give way; `starter`: the
+    supervisor of ours that is on its way."""
 
     record: MountRecord
     plan: MountPlan
@@ -79,7 +81,7 @@ class Kept:
     lines: int = 0
     since: float = field(default_factory=time.monotonic)
     failures: int = 0
-    asked_to_go: bool = False
+    asked: set[int] = field(default_factory=set)
     starter: "_Started | None" = None
 
     def slots(self) -> list[SlotView]:
@@ -239,16 +241,18 @@ class MountKeep:
             attached=kept.lines > 0,
             supervised=supervisor != 0,
             starting=starter is not None,
-            outdated=not kept.asked_to_go and kept.record.version != self._version,
+            outdated=kept.record.version != self._version
+            and kept.record.pid not in kept.asked
+            and len(kept.asked) < MOST_ASKED,
             lonely=time.monotonic() - kept.since,
             failures=kept.failures,
         )
 
     def _start(self, kept: Kept, copies: _Copies, *, take_over: bool) -> None:
         """Start a supervisor for the mount: in a session of its own, so that nothing which ends us ends it."""
-        how = ("--take-over",) if take_over else ()
-        argv = (*self._command, copies.fds.encode(), kept.plan_text, *how)
-        kept.asked_to_go = kept.asked_to_go or take_over
+        argv = adopter(copies.fds, kept.plan_text, take_over=take_over, command=self._command)
+        if take_over:
+            kept.asked.add(kept.record.pid)
         log.info(
             "starting a supervisor for the mount on %s: %s",
             kept.record.mountpoint,
@@ -339,6 +343,9 @@ def _copies(fds: Sequence[int]) -> _Copies:
     except ValueError as error:
         os.close(mine)
         raise _Unknown from error
+    except OSError:
+        os.close(mine)
+        raise
     if len(told.devices) != shared.workers:
         shared.close()
         raise ValueError(f"{len(told.devices)} devices for {shared.workers} workers")

@@ -16,8 +16,8 @@ from hoard_p2p.storage.slabs import SlabFile, SlabFiles
 class StoreReader:
     """LocalChunks and FileSlabs over the index and the slabs. Safe from several threads; blocking, and short.
 
-    In the node: `Store.reader()`. In other processes: `StoreReader.open`, in a process that was exec'ed and whose
-    parent it does not share the index with (LMDB must not be opened twice in a process, nor in a child of one).
+    In the node: `Store.reader()`. In other processes: `StoreReader.open`, in a process where neither it nor,
+    since the last `exec`, those that it was forked from opened the index before (LMDB allows neither).
     """
 
     def __init__(self, index: Index, data_dir: DataDir, *, owns_index: bool) -> None:

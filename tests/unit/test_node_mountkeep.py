@@ -17,7 +17,7 @@ from hoard_p2p.errors import BadRequest
 from hoard_p2p.mount.connection import Connection
 from hoard_p2p.mount.shared import MountFds, SharedState
 from hoard_p2p.mount.users import shared_name
-from hoard_p2p.node import mountfate
+from hoard_p2p.node import mountfate, mountkeep
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.plan import MountPlan
 from tests.unit.node_cluster import run, until
@@ -245,6 +245,24 @@ def test_processes_of_another_version_are_asked_to_give_way_once(
 
     run(main)
     assert "its processes of version 1 go on" in caplog.text
+
+
+@pytest.mark.expect_warnings
+def test_another_supervisor_of_that_version_is_asked_too_but_not_for_ever(
+    tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mountkeep, "MOST_ASKED", 2)
+
+    async def main() -> None:
+        async with keeping(tmp_path, "1") as (keep, out):
+            for number in (1, 2, 3):
+                with keep.attached({**mount.told("1"), "pid": number}, mount.copies()):
+                    await until(lambda: len(supervisors(out)) >= min(number, 2))  # noqa: B023 - called at once
+                    await until(lambda: keep.processes == [])
+            assert len(supervisors(out)) == 2
+            mount.shared.end()
+
+    run(main)
 
 
 def test_what_was_started_outlives_the_node(tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
