@@ -91,9 +91,8 @@ def crews() -> dict[str, list[int]]:
     for process in _processes():
         names = {match[1] for entry in _listing(process / "fd") if (match := _SHARED.fullmatch(_link(entry)))}
         for device in names:
-            with suppress(ValueError):  # the memory of another version, laid out in another way
-                if any(int(process.name) in _crew(entry) for entry, _ in _memories(process, device)):
-                    found.setdefault(device, []).append(int(process.name))
+            if any(int(process.name) in _crew(entry) for entry, _ in _memories(process, device)):
+                found.setdefault(device, []).append(int(process.name))
     return found
 
 

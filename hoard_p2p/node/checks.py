@@ -205,6 +205,8 @@ def judge_mount(mount: MountInfo, life: Life) -> Finding:
 
 
 def _clear(path: Path) -> str:
+    if life_of(path) is not Life.DEAD:  # replaced meanwhile, or it lay on top of a living one
+        return "nothing dead is there any more"
     detach_lazily(path)
     return "it is cleared now"
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from hoard_p2p.mount.mountinfo import mount_at
+from hoard_p2p.mount.mountpoint import Life
 from hoard_p2p.mount.users import crews
+from hoard_p2p.node.checks import judge_mount
 from tests.system import HOARD, Machine, machines, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse, pytest.mark.timeout(120)]
@@ -84,6 +86,15 @@ def test_a_dead_mount_is_named_and_cleared(node: Machine, mounted: Path) -> None
     second, _ = decoder.raw_decode(done.stdout[end:].lstrip())
     assert _of(first["checks"], mounted) == [("ok", f"{named[1]}; it is cleared now")]
     assert _of(second["checks"], mounted) == []
+
+
+def test_a_mount_that_lives_again_when_it_is_to_be_cleared_is_left_alone(mounted: Path) -> None:
+    mount = mount_at(mounted)
+    assert mount is not None
+    cure = judge_mount(mount, Life.DEAD).cure
+    assert cure is not None
+    assert cure() == "nothing dead is there any more"
+    assert mount_at(mounted) == mount
 
 
 def test_processes_that_serve_a_mount_outside_of_any_tree_are_named(node: Machine, mounted: Path) -> None:
