@@ -96,6 +96,16 @@ def crews() -> dict[str, list[int]]:
     return found
 
 
+def reads_from(device: str, folder: Path) -> bool | None:
+    """Whether the mount with that MAJOR:MINOR belongs to the data directory `folder`: whether one of its processes, or
+    the node that keeps its descriptors, has a file of it open. None if we may look into no such process."""
+    processes = {process for process, _, _ in _holders(device)}
+    below = os.path.realpath(folder) + "/"
+    if any(_link(entry).startswith(below) for process in processes for entry in _listing(process / "fd")):
+        return True
+    return False if processes else None
+
+
 def end(mount: MountInfo, ours: Collection[int]) -> None:
     """Tell the mount's processes that it is being ended on purpose: nobody takes a dead one's place from now on.
     `ours`: its `memories`."""

@@ -17,7 +17,7 @@ from hoard_p2p.mount.backing import file_system
 from hoard_p2p.mount.backing import obstacle as passthrough_obstacle
 from hoard_p2p.mount.mountinfo import MountInfo, mounts
 from hoard_p2p.mount.mountpoint import Life, life_of
-from hoard_p2p.mount.users import crews
+from hoard_p2p.mount.users import crews, reads_from
 from hoard_p2p.node.checkup import Check, Finding, Patient, Verdict
 from hoard_p2p.node.client import NodeClient, Patience
 from hoard_p2p.storage.layout import DataDir
@@ -185,9 +185,15 @@ def node(patient: Patient) -> Iterator[Finding]:
 
 
 def mounted(patient: Patient) -> Iterator[Finding]:
-    """The Hoard mounts of this mount namespace."""
+    """The Hoard mounts of this mount namespace. Only those of this data directory are judged; of a dead one nobody can
+    tell whose it was, and its user may clear it."""
     for mount in mounts():
-        yield judge_mount(mount, life_of(mount.mountpoint))
+        ours = reads_from(mount.device, patient.data_dir) if mount.owner == os.geteuid() else False
+        life = life_of(mount.mountpoint) if ours is not False else None
+        if life is None or (ours is None and life is not Life.DEAD):
+            yield ok(f"{mount.mountpoint} (snapshot {mount.snapshot}) is of another node")
+        else:
+            yield judge_mount(mount, life)
 
 
 def judge_mount(mount: MountInfo, life: Life) -> Finding:
@@ -199,7 +205,7 @@ def judge_mount(mount: MountInfo, life: Life) -> Finding:
     return Finding(
         Verdict.FAILED,
         f"{what} is dead: nobody serves it",
-        f"hoard doctor --fix, or umount -l {quote(str(path))}; then mount it again",
+        f"replace it: hoard mount {mount.snapshot} {quote(str(path))}, or clear it: hoard doctor --fix",
         partial(_clear, path),
     )
 
@@ -212,9 +218,9 @@ def _clear(path: Path) -> str:
 
 
 def leftovers(patient: Patient) -> Iterator[Finding]:
-    """Processes of mounts that no process sees in its tree."""
+    """Processes of mounts of this data directory that no process sees in its tree."""
     for device, pids in crews().items():
-        if not any(_sees(pid, device) for pid in (os.getpid(), *pids)):
+        if reads_from(device, patient.data_dir) and not any(_sees(pid, device) for pid in (os.getpid(), *pids)):
             listed = " ".join(map(str, pids))
             yield warning(
                 f"processes {listed} serve a mount that is in no tree any more: it was taken out while in use",

@@ -88,6 +88,25 @@ def test_a_dead_mount_is_named_and_cleared(node: Machine, mounted: Path) -> None
     assert _of(second["checks"], mounted) == []
 
 
+def test_the_mounts_of_another_node_are_listed_and_not_judged(
+    node: Machine, mounted: Path, new_directory: NewDirectory
+) -> None:
+    other, mount = new_directory("other"), mount_at(mounted)
+    assert mount is not None
+    crew = crews()[mount.device]
+    try:
+        for pid in crew:
+            os.kill(pid, signal.SIGSTOP)
+        done = node.hoard("doctor", "--json", "--fix", "--data-dir", os.fspath(other), check=False)
+    finally:
+        for pid in crew:
+            os.kill(pid, signal.SIGCONT)
+    lines: Lines = json.loads(done.stdout)["checks"]
+    assert _of(lines, mounted) == [("ok", f"{mounted} (snapshot {mount.snapshot}) is of another node")]
+    assert [line["name"] for line in lines if str(crew[0]) in line["says"].split()] == []
+    assert mount_at(mounted) == mount
+
+
 def test_a_mount_that_lives_again_when_it_is_to_be_cleared_is_left_alone(mounted: Path) -> None:
     mount = mount_at(mounted)
     assert mount is not None
