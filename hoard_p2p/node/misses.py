@@ -1,7 +1,6 @@
 """A mount worker's line to its node: asks for missing chunk runs, survives the node's restarts (`MissChannel`)."""
 
 import logging
-import os
 import socket
 import time
 from contextlib import suppress
@@ -151,4 +150,4 @@ class NodeMisses:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
-            log.info("the node of this mount (pid %d) went away; misses wait for its return", os.getpid())
+            log.info("the node went away; misses of this worker wait for its return")

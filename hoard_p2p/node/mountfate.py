@@ -22,7 +22,7 @@ class Step(Enum):
 class Facts:
     """One mount at one moment. `alive`: the kernel serves it; `ending`: its processes end it on purpose; `attached`:
     its supervisor's line is open; `supervised`: some process holds the supervisor's lock; `starting`: a supervisor of
-    ours is on its way; `outdated`: its processes are of another version, and were not asked to give way yet;
+    ours is on its way; `outdated`: its processes are of an older version, and were not asked to give way yet;
     `lonely`: seconds since it was attached last, or since the last supervisor of ours failed."""
 
     alive: bool
@@ -33,6 +33,16 @@ class Facts:
     outdated: bool
     lonely: float
     failures: int
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Whether a dotted version is newer than another; False where one of them is no row of numbers."""
+    try:
+        ours, theirs = ([int(part) for part in text.split(".")] for text in (version, than))
+    except ValueError:
+        return False
+    length = max(len(ours), len(theirs))
+    return ours + [0] * (length - len(ours)) > theirs + [0] * (length - len(theirs))
 
 
 def next_step(facts: Facts) -> Step:

@@ -25,7 +25,7 @@ from hoard_p2p.errors import BadRequest, HoardError
 from hoard_p2p.ids import parse_snapshot_id, short
 from hoard_p2p.mount.shared import MountFds, SharedState, SlotView
 from hoard_p2p.node.adopting import ADOPTER, adopter
-from hoard_p2p.node.mountfate import Facts, Step, next_step
+from hoard_p2p.node.mountfate import Facts, Step, is_newer, next_step
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.plan import MountPlan
 
@@ -38,7 +38,7 @@ START_SECONDS = 30.0
 STARTS_AT_ONCE = 4
 """Supervisors on their way to a mount at one time: each start of Python takes a processor for 0.1 to 0.2 s."""
 MOST_ASKED = 3
-"""Supervisors of another version, one after another, that are asked to give a mount up."""
+"""Supervisors of an older version, one after another, that are asked to give a mount up."""
 _FUSE_DEVICE = os.makedev(10, 229)
 
 
@@ -73,7 +73,7 @@ class _Copies:
 @dataclass(slots=True)
 class Kept:
     """One mount. `lines`: open connections of its supervisors; `since`: when that became none, or when the last
-    supervisor of ours failed; `asked`: pids of the supervisors of another version that were to give way; `starter`: the
+    supervisor of ours failed; `asked`: pids of the supervisors of an older version that were to give way; `starter`: the
     supervisor of ours that is on its way."""
 
     record: MountRecord
@@ -113,6 +113,7 @@ class MountKeep:
         self._version = version
         self._kept: dict[tuple[object, ...], Kept] = {}
         self._started: dict[int, _Started] = {}
+        self._newer: set[str] = set()  # versions of mounts that are newer than ours, and were said to be
         self._news = asyncio.Event()
 
     @property
@@ -133,12 +134,15 @@ class MountKeep:
         """A supervisor's line is open as long as this lasts. What is used of `fds` is taken out, the rest stays the
         caller's. Raises BadRequest, and keeps nothing."""
         record, plan, text = _told(args)
+        self._say_if_newer(record.version)
         copies = self._take(record, plan, fds) if fds else None
         key = _key(record, copies)
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = Kept(record, plan, text, copies)
         else:
+            if kept.record.version != record.version:
+                log.info("the mount on %s is served by version %s now", record.mountpoint, record.version)
             old, kept.copies = kept.copies, copies
             kept.record, kept.plan, kept.plan_text = record, plan, text
             if old is not None:
@@ -243,7 +247,7 @@ class MountKeep:
             attached=kept.lines > 0,
             supervised=supervisor != 0,
             starting=starter is not None,
-            outdated=kept.record.version != self._version
+            outdated=is_newer(self._version, kept.record.version)
             and kept.record.pid not in kept.asked
             and len(kept.asked) < MOST_ASKED,
             lonely=time.monotonic() - kept.since,
@@ -261,7 +265,7 @@ class MountKeep:
         log.info(
             "starting a supervisor for the mount on %s: %s",
             kept.record.mountpoint,
-            f"version {self._version} replaces {kept.record.version}" if take_over else "it has none any more",
+            f"its version {kept.record.version} is older than the node's" if take_over else "it has none any more",
         )
         try:
             self._log_dir.mkdir(mode=0o750, exist_ok=True)
@@ -300,13 +304,22 @@ class MountKeep:
         self._news.set()
 
     def _say_if_old(self, kept: Kept, status: int) -> None:
-        if kept.lines and kept.copies is not None and kept.record.version != self._version:
+        if kept.lines and kept.copies is not None and is_newer(self._version, kept.record.version):
             log.warning(
                 "the mount on %s could not be taken over (status %d, see %s); its processes of version %s go on",
                 kept.record.mountpoint,
                 status,
                 self._log_dir / "mount.log",
                 kept.record.version,
+            )
+
+    def _say_if_newer(self, version: str) -> None:
+        if is_newer(version, self._version) and version not in self._newer:
+            self._newer.add(version)
+            log.warning(
+                "mounts are of version %s, and this node runs the older version %s; restart it: hoard down; hoard up",
+                version,
+                self._version,
             )
 
     @staticmethod

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hoard_p2p.node.mountfate import GRACE, MOST_FAILURES, Facts, Step, next_step
+from hoard_p2p.node.mountfate import GRACE, MOST_FAILURES, Facts, Step, is_newer, next_step
 
 SERVED = Facts(
     alive=True, ending=False, attached=True, supervised=True, starting=False, outdated=False, lonely=0.0, failures=0
@@ -36,7 +36,13 @@ def test_each_failure_doubles_the_wait_until_the_mount_is_given_up() -> None:
     assert next_step(replace(ORPHAN, failures=MOST_FAILURES, lonely=0.0)) is Step.GIVE_UP
 
 
-def test_processes_of_another_version_are_asked_to_give_way_only_while_they_serve() -> None:
+def test_processes_of_an_older_version_are_asked_to_give_way_only_while_they_serve() -> None:
     assert next_step(replace(SERVED, outdated=True)) is Step.TAKE_OVER
     assert next_step(replace(SERVED, outdated=True, starting=True)) is Step.KEEP
     assert next_step(replace(ORPHAN, outdated=True)) is Step.REVIVE
+
+
+def test_only_numbers_tell_which_version_is_newer() -> None:
+    assert is_newer("0.10.0", "0.9.1") and not is_newer("0.9.1", "0.10.0")
+    assert is_newer("1.0.1", "1") and not is_newer("1.0", "1") and not is_newer("1", "1.0")
+    assert not any(is_newer(*pair) for pair in (("2", ""), ("2", "1.0rc1"), ("dev", "1")))

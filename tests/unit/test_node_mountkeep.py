@@ -231,7 +231,7 @@ def test_supervisors_that_fail_are_tried_a_few_times_and_then_readers_get_errors
 
 
 @pytest.mark.expect_warnings
-def test_processes_of_another_version_are_asked_to_give_way_once(
+def test_processes_of_an_older_version_are_asked_to_give_way_once(
     tmp_path: Path, mount: Mount, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -245,6 +245,22 @@ def test_processes_of_another_version_are_asked_to_give_way_once(
 
     run(main)
     assert "its processes of version 1 go on" in caplog.text
+
+
+@pytest.mark.expect_warnings
+def test_processes_of_a_newer_version_are_left_alone_and_the_node_says_that_it_is_older(
+    tmp_path: Path, mount: Mount, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with keeping(tmp_path, "1") as (keep, out):
+            for _ in range(2):
+                with keep.attached(mount.told("10"), mount.copies()):
+                    await asyncio.sleep(0.1)  # it would have been asked by then
+            assert supervisors(out) == []
+            mount.shared.end()
+
+    run(main)
+    assert caplog.text.count(f"this node runs the older version {VERSION}; restart it") == 1
 
 
 @pytest.mark.expect_warnings
