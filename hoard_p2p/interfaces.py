@@ -200,6 +200,10 @@ class MissChannel(Protocol):
         """What has arrived; empty if nothing."""
         ...
 
+    def trouble(self) -> str:
+        """Why there is no connection, in words for a log; empty while there is one."""
+        ...
+
     def tend(self) -> None:
         """Called about once a second and when `fileno` is ready: reconnect and ask again where needed."""
         ...

@@ -62,7 +62,8 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Whether asking again later can help: names of members that are known but do not answer now."""
+    """Whether asking again later can help: members that are known but do not answer now, each as it is
+    named in messages."""
 
     absent: tuple[str, ...]
 
@@ -135,9 +136,10 @@ class Fetcher:
             async with asyncio.timeout(timeout):
                 return await flight.expect(chunk)
         except TimeoutError:
-            absent = shortened(self._outlook().absent) or "those named"
-            how = f"within {timeout:g} s; not answering: {absent}"
-            raise ChunkUnavailable(_in_vain(chunk.chunk_id, how, flight.tried())) from None
+            absent = shortened(self._outlook().absent)
+            how = f"within {timeout:g} s" + (f"; not answering: {absent}" if absent else "")
+            tried = flight.tried() if flight.asked or not absent else ""
+            raise ChunkUnavailable(_in_vain(chunk.chunk_id, how, tried)) from None
 
     def _raise_verdict(self, segment: Segment, chunk: Wanted) -> None:
         verdict = self._verdicts.get((segment.snapshot, segment.number))
@@ -337,4 +339,4 @@ class Fetcher:
 
 
 def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:
-    return f"chunk {short(chunk_id)} could not be had {how} ({tried})"
+    return f"chunk {short(chunk_id)} could not be had {how}" + (f" ({tried})" if tried else "")

@@ -96,6 +96,11 @@ class Flight:
         name = f"{peer.name} ({peer.host}:{peer.port})"
         self._tried[name] = reason[:REASON] or self._tried.get(name, "lacks it")
 
+    @property
+    def asked(self) -> bool:
+        """Whether this round asked anybody."""
+        return bool(self._tried)
+
     def tried(self) -> str:
         """Whom this round asked, and with which outcome; one line of bounded length."""
         if not self._tried:

@@ -19,6 +19,7 @@ from hoard_p2p.mount.brake import Brake
 from hoard_p2p.mount.kernel import RESENT
 from hoard_p2p.mount.shared import SharedState
 from hoard_p2p.mount.verified import Missing, VerifiedChunks, Wrong
+from hoard_p2p.printing import printable
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,8 @@ class Reads:
             if read.deadline > now:
                 break
             if read.waiting:
-                waited = f"gave up after {self._timeout:.0f} s"
+                reason = self._misses.trouble() or "the node has not answered"
+                waited = f"gave up after {self._timeout:g} s: {reason}"
                 self._give_up(read, waited, sorted(read.waiting), now)
 
     def interrupt(self, unique: int) -> bool:
@@ -204,11 +206,11 @@ class Reads:
         """EIO for one request, and for those who ask for the same runs in the next moment."""
         for run in runs:
             self._shared.remember_failure(run, now + FAILURE_MEMORY)
-        chunk, others = self._name(runs[0]), len(runs) - 1
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
         self._brake.line(
             logging.ERROR,
-            "read of %s at %d+%d %s; it waited for chunk %s and %d more",
-            self._path(read.index), read.offset, read.size, why, chunk, others,
+            "read of %s at %d+%d %s; it waited for chunk %s%s",
+            self._path(read.index), read.offset, read.size, why, self._name(runs[0]), more,
         )  # fmt: skip
         self._end(read, errno.EIO)
 
@@ -232,12 +234,12 @@ class Reads:
 
     def _name(self, run: int) -> str:
         try:
-            return f"{short(self._catalog.chunk_id(run))} (run {run})"
+            return short(self._catalog.chunk_id(run))
         except CatalogCorrupt as error:
             return f"of run {run} ({error})"
 
     def _path(self, index: int) -> str:
         try:
-            return repr(self._catalog.path_of(index))
+            return printable(self._catalog.path_of(index))
         except CatalogCorrupt as error:
             return f"inode {index + 1} ({error})"

@@ -212,7 +212,7 @@ class Node:
         view = self.agent.view().by_id
         suspects = self.agent.suspects()
         away = [
-            member.peer.name
+            f"{member.peer.name} ({member.peer.host}:{member.peer.port})"
             for member in self.agent.members()
             if member.peer.node_id not in view or member.peer.node_id in suspects
         ]

@@ -36,6 +36,7 @@ class NodeMisses:
         self._since: dict[int, float] = {}
         self._unsent: dict[int, None] = {}
         self._next_try = 0.0
+        self._trouble = "the node has not been asked yet"
 
     def fileno(self) -> int:
         return -1 if self._sock is None else self._sock.fileno()
@@ -108,9 +109,14 @@ class NodeMisses:
         now = time.monotonic()
         if self._sock is None and now >= self._next_try:
             self._next_try = now + RECONNECT_SECONDS
-            with suppress(NoNode, DeadlineExceeded):
+            try:
                 self._connect()
+            except (NoNode, DeadlineExceeded) as error:
+                self._trouble = str(error).partition(";")[0]  # without the advice
         self._send()
+
+    def trouble(self) -> str:
+        return self._trouble if self._sock is None else ""
 
     def _connect(self) -> None:
         self._sock = framing.connect(self._data_dir, seconds=0)
@@ -150,4 +156,5 @@ class NodeMisses:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
+            self._trouble = "the node went away"
             log.info("the node went away; misses of this worker wait for its return")

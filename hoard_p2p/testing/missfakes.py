@@ -53,6 +53,9 @@ class SocketMisses:
             self._outstanding.pop(answers[-1].run, None)
         return answers
 
+    def trouble(self) -> str:
+        return "no fake node" if self._socket is None else ""
+
     def tend(self) -> None:
         if self._socket is not None:
             return

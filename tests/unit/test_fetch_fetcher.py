@@ -266,6 +266,18 @@ def test_while_a_member_is_away_a_reader_waits_until_its_deadline() -> None:
     cluster.run(scenario)
 
 
+def test_where_every_other_member_is_away_the_error_names_those_and_nobody_else() -> None:
+    cluster = Cluster({})
+    cluster.view = ClusterView(ME.node_id, (ME,))
+    cluster.absent = ("n9 (10.0.0.9:7440)",)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match=r"within 0\.3 s; not answering: n9 \(10\.0\.0\.9:7440\)$"):
+            await fetcher.chunk(SEGMENT, CHUNKS[0], timeout=0.3)
+
+    cluster.run(scenario)
+
+
 def test_a_member_that_comes_back_is_asked_again() -> None:
     cluster = Cluster({number: {} for number in range(1, 5)})
     home = cluster.order()[0]

@@ -44,6 +44,10 @@ class RecordedMisses:
     asked: list[int] = field(default_factory=list)
     distrusted: list[tuple[int, Place]] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
+    trouble_now: str = ""
+
+    def trouble(self) -> str:
+        return self.trouble_now
 
     def fileno(self) -> int:
         return -1
@@ -320,3 +324,19 @@ def test_verify_says_how_often_bytes_are_checked(shared: SharedState, verify: st
     bench.read(12, FIRST)
     assert bench.replies.sent[0] == (10, A)
     assert len(bench.misses.distrusted) == asks
+
+
+@pytest.mark.expect_warnings
+@pytest.mark.parametrize("trouble", ["", "no node is running on /d"])
+def test_a_read_that_gives_up_says_in_one_line_what_it_waited_for_and_why_in_vain(
+    bench: Bench, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.misses.trouble_now = trouble
+    bench.read(1, FIRST)
+    bench.reads.expire(TIMEOUT)
+    reason = trouble or "the node has not answered"
+    chunk = f"it waited for chunk {chunk_id(A).hex()[:12]}"
+    assert caplog.messages == [f"read of first at 0+{MAX_READ} gave up after 60 s: {reason}; {chunk}"]
+    bench.read(2, BOTH, now=TIMEOUT * 2)
+    bench.reads.expire(TIMEOUT * 3)
+    assert caplog.messages[1].endswith(f"{chunk} and 1 more")

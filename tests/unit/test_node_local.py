@@ -289,12 +289,18 @@ def test_a_mount_worker_asks_again_when_the_node_comes_back(tmp_path: Path, rest
 
     for run in (4, 5, 6):
         misses.ask(run)
+    misses.tend()
+    assert misses.trouble() == f"no node is running on {tmp_path}"
+    misses = NodeMisses(tmp_path, "ab" * 32, 60.0)  # which does not wait before it tries again
+    for run in (4, 5, 6):
+        misses.ask(run)
     if restart:
         with serving(tmp_path, handler):
             poll(reached)
         answering.set()
     with serving(tmp_path, handler):
         poll(collected)
+        assert misses.trouble() == ""
     by_run = {answer.run: answer for answer in answers}
     assert by_run[4] == Found(4, (1, 2, 3, 4), b"")  # type: ignore[arg-type]  # a Place is such a tuple
     assert by_run[5] == MissFailed(5, "nobody has it (asked: n2)")
