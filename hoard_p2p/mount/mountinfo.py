@@ -41,9 +41,9 @@ class MountLine:
     options: str
 
 
-def lines() -> list[MountLine]:
-    """Every mount in this mount namespace, oldest first."""
-    return [_line(line.split(b" ")) for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+def lines(process: int | str = "self") -> list[MountLine]:
+    """Every mount in the mount namespace of a process, oldest first. Raises OSError if it ended or is closed to us."""
+    return [_line(line.split(b" ")) for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines()]
 
 
 def mounts() -> list[MountInfo]:
@@ -64,6 +64,12 @@ def mount_at(path: Path) -> MountInfo | None:
 def mount_of(device: str) -> MountInfo | None:
     """The Hoard mount with that MAJOR:MINOR, wherever it is."""
     return next((mount for mount in mounts() if mount.device == device), None)
+
+
+def mount_around(path: Path) -> MountInfo | None:
+    """The Hoard mount that the absolute `path` lies in, by its text alone."""
+    found = [mount for mount in mounts() if mount.mountpoint in path.parents]
+    return max(found, key=lambda mount: len(mount.mountpoint.parts), default=None)
 
 
 def top_at(path: Path) -> MountLine | None:

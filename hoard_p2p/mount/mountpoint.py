@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from shlex import quote
 
-from hoard_p2p.errors import MountFailed
+from hoard_p2p.errors import BadRequest, MountFailed, PathNotFound
 from hoard_p2p.mount.attach import detach_lazily
 from hoard_p2p.mount.mountinfo import locate, mount_at
 
@@ -21,7 +21,8 @@ _PROBE = "import os, sys\ntry: os.statvfs(sys.argv[1])\nexcept OSError as error:
 def prepare(mountpoint: Path) -> Path:
     """The folder to mount on, absolute and free of links; a dead Hoard mount on it is detached first.
 
-    Raises MountFailed if it is no folder, or a living mount of ours is on it.
+    Raises PathNotFound if it does not exist, BadRequest if it is no folder, MountFailed if a living mount of ours is on
+    it.
     """
     path = locate(mountpoint)
     while mount := mount_at(path):
@@ -39,8 +40,8 @@ def prepare(mountpoint: Path) -> Path:
         raise MountFailed(f"cannot mount on {path}: {error.strerror}{advice}") from error
     if not is_folder:
         if os.path.lexists(path):
-            raise MountFailed(f"cannot mount on {path}: it is no folder; choose one")
-        raise MountFailed(f"cannot mount on {path}: it does not exist; mkdir -p {quote(str(path))}")
+            raise BadRequest(f"cannot mount on {path}: it is no folder; choose one")
+        raise PathNotFound(f"cannot mount on {path}: it does not exist; mkdir -p {quote(str(path))}")
     return path
 
 

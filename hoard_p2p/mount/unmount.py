@@ -10,10 +10,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from shlex import quote
 
-from hoard_p2p.errors import MountBusy, MountFailed, NotFound
+from hoard_p2p.errors import BadRequest, HoardError, MountBusy, MountFailed, NotFound, PathNotFound
 from hoard_p2p.mount.attach import detach, detach_aborting
-from hoard_p2p.mount.mountinfo import MountInfo, locate, mount_at, mount_of, top_at
-from hoard_p2p.mount.users import end, memories, nested, servers, users
+from hoard_p2p.mount.mountinfo import FILE_SYSTEM, MountInfo, lines, locate, mount_around, mount_at, mount_of, top_at
+from hoard_p2p.mount.users import crews, end, memories, nested, servers, users
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +28,54 @@ def unmount(mountpoint: Path, *, force: bool = False) -> None:
     """Unmount and wait up to 5 s until the mount's processes are gone (those that this user can see).
 
     `force`: always succeeds; who waits for an answer gets an error. Never touches the mount, so cannot hang on it.
-    Raises NotFound if there is no Hoard mount, MountBusy naming its users, MountFailed.
+    Raises NotFound if there is no Hoard mount, BadRequest if there can be none, MountBusy naming its users,
+    MountFailed.
     """
+    mount = mount_around(mountpoint.absolute())
+    if mount is not None:  # not even looked at: it may not answer
+        raise _inside(mountpoint, mount)
     path = locate(mountpoint)
     mount = mount_at(path)
     if mount is None:
-        other = top_at(path)
-        there = f"what is mounted there is {other.file_system}" if other else "nothing is mounted there"
-        raise NotFound(f"{path} is no hoard mount: {there}; hoard status lists the mounts")
+        raise _no_mount(path)
     if os.geteuid() not in (0, mount.owner):
         raise MountFailed(f"{path} was mounted by user {mount.owner}; only they and root can unmount it")
     if force:
         _end_by_force(mount)
     else:
         _end_politely(mount)
+
+
+def _inside(path: Path, mount: MountInfo) -> NotFound:
+    point = mount.mountpoint
+    return NotFound(f"{path} lies in the mount on {point}; hoard umount {quote(str(point))}")
+
+
+def _no_mount(path: Path) -> HoardError:
+    """What is the matter with a path that no Hoard mount is on."""
+    advice = "hoard status lists the mounts"
+    other, around = top_at(path), mount_around(path)
+    if other is not None:
+        return NotFound(f"{path} is no hoard mount: what is mounted there is {other.file_system}; {advice}")
+    if around is not None:
+        return _inside(path, around)
+    server = _elsewhere(path)
+    if server is not None:
+        return NotFound(f"{path} is not mounted in this mount namespace, but in that of pid {server}; unmount it there")
+    if not os.path.lexists(path):
+        return PathNotFound(f"{path} does not exist; {advice}")
+    if not path.is_dir():
+        return BadRequest(f"{path} is no folder; {advice}")
+    return NotFound(f"{path} is no hoard mount: nothing is mounted there; {advice}")
+
+
+def _elsewhere(path: Path) -> int | None:
+    """A process that serves a Hoard mount which it sees on `path`, and we do not."""
+    for pid in sorted(pid for pids in crews().values() for pid in pids):
+        with suppress(OSError):
+            if any(line.mountpoint == path and line.file_system == FILE_SYSTEM for line in lines(pid)):
+                return pid
+    return None
 
 
 def _end_politely(mount: MountInfo) -> None:

@@ -47,6 +47,7 @@ BATCH = 256
 
 TOUCH_NS = 3600 * 1_000_000_000
 
+_DIGITS = re.compile(f"[0-9a-f]{{1,{MIN_PREFIX - 1}}}")
 _PREFIX = re.compile(f"[0-9a-f]{{{MIN_PREFIX},64}}")
 
 
@@ -137,7 +138,8 @@ class Names:
         if named is not None:
             return named
         if not _PREFIX.fullmatch(text.lower()):
-            raise SnapshotUnknown(f"{self._no_such(text)}; hoard ls and hoard refs list what there is")
+            digits = f"; an id prefix needs at least {MIN_PREFIX} digits" if _DIGITS.fullmatch(text.lower()) else ""
+            raise SnapshotUnknown(f"{self._no_such(text)}{digits}; hoard ls and hoard refs list what there is")
         if len(text) == 64:
             return parse_snapshot_id(text.lower())
         return self._by_prefix(text.lower())

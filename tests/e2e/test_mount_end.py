@@ -17,16 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from hoard_p2p.errors import MountBusy, MountFailed, NotFound
+from hoard_p2p.errors import BadRequest, HoardError, MountBusy, MountFailed, NotFound, PathNotFound
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.attach import attach, detach
 from hoard_p2p.mount.connection import Connection
 from hoard_p2p.mount.endpoint import Endpoint, MountGone
-from hoard_p2p.mount.mountinfo import locate, mounts
+from hoard_p2p.mount.mountinfo import locate, mount_at, mounts
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.mount.unmount import unmount
 from hoard_p2p.testing.missfakes import DEADLINE, FakeNode
 from hoard_p2p.testing.mountfakes import SNAPSHOT, Shop, has_ended, mounted, publish_folder, running
+from tests.system import HOARD
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 
@@ -51,8 +52,8 @@ def mountpoint(new_directory: Callable[[str], Path]) -> Path:
     return new_directory("a b\\c")  # what mountinfo has to escape
 
 
-def _refusal(mountpoint: Path) -> str:
-    with pytest.raises(MountFailed) as caught:
+def _refusal(mountpoint: Path, kind: type[HoardError] = MountFailed) -> str:
+    with pytest.raises(kind) as caught:
         supervisor = Supervisor(SNAPSHOT, MountOptions(mountpoint, 1, 5.0), serve=lambda _: 0)
         supervisor.run(catalog_fd=0, runs=1, inodes=1)
     return str(caught.value)
@@ -130,12 +131,37 @@ def test_a_signal_detaches_a_mount_in_use_and_says_so(shop: Shop, mountpoint: Pa
 def test_what_is_no_mount_cannot_be_unmounted(mountpoint: Path) -> None:
     with pytest.raises(NotFound, match="is no hoard mount"):
         unmount(mountpoint)
+    with pytest.raises(PathNotFound, match="does not exist"):
+        unmount(mountpoint / "absent")
+    (mountpoint / "file").write_bytes(b"")
+    with pytest.raises(BadRequest, match="is no folder"):
+        unmount(mountpoint / "file")
+
+
+def test_a_path_inside_of_a_mount_is_answered_with_the_mount(shop: Shop, mountpoint: Path) -> None:
+    with mounted(shop, mountpoint):
+        for inside in (mountpoint / "file", mountpoint / "absent"):
+            with pytest.raises(NotFound, match="lies in the mount on") as caught:
+                unmount(inside)
+            assert f"hoard umount {shlex.quote(str(mountpoint))}" in str(caught.value)
+
+
+def test_a_mount_of_another_mount_namespace_is_said_to_be_there(shop: Shop, mountpoint: Path) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare (package util-linux)")
+    with mounted(shop, mountpoint):
+        alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c", 'umount -l "$1"; shift; exec "$@"', "sh"]
+        command = [*HOARD, "umount", os.fspath(mountpoint)]
+        done = subprocess.run([*alone, mountpoint, *command], capture_output=True, text=True, check=False)
+        assert "is not mounted in this mount namespace, but in that of pid" in done.stderr
+        assert done.returncode == 3
+        assert mount_at(mountpoint) is not None
 
 
 def test_a_mountpoint_must_be_a_folder_without_a_living_mount(shop: Shop, mountpoint: Path) -> None:
-    assert "mkdir -p" in _refusal(mountpoint / "absent")
+    assert "mkdir -p" in _refusal(mountpoint / "absent", PathNotFound)
     (mountpoint / "file").write_bytes(b"")
-    assert "it is no folder" in _refusal(mountpoint / "file")
+    assert "it is no folder" in _refusal(mountpoint / "file", BadRequest)
     with mounted(shop, mountpoint):
         assert f"hoard umount {shlex.quote(str(mountpoint))}" in _refusal(mountpoint)
         assert (mountpoint / "file").read_bytes() == b"content"

@@ -113,6 +113,14 @@ def test_short_and_unknown_prefixes_are_unknown(names: Names) -> None:
             names.resolve(text)
 
 
+def test_a_prefix_that_is_too_short_is_told_how_long_it_must_be(names: Names) -> None:
+    with pytest.raises(SnapshotUnknown, match="an id prefix needs at least 6 digits"):
+        names.resolve(add(names, 1).hex()[:4])
+    with pytest.raises(SnapshotUnknown) as caught:
+        names.resolve("set")
+    assert "prefix" not in str(caught.value)
+
+
 def test_an_ambiguous_prefix_lists_the_candidates(names: Names) -> None:
     by_prefix: dict[str, list[SnapshotId]] = {}
     for seed in range(1, 40_000):
