@@ -66,10 +66,13 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
     opened = await node.keep_published(ingested.root, record)
     short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
     await node.blocking(node.names.show, ingested.root, record)
+    named = None if wish.name is None else node.names.ref(wish.name)
     refused = await _name(node, snapshot, wish.name)
     await _tell(node, snapshot)
     if refused:
         raise Refused(refused)
+    if named is not None and named.snapshot == snapshot:
+        await report({"note": f"{wish.name} names it already"})
     totals = ingested.summary.pop("totals")
     files, size = (totals["files"], totals["size"]) if isinstance(totals, dict) else (0, 0)
     return {

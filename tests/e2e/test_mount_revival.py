@@ -377,6 +377,7 @@ def test_a_status_tells_how_a_mount_is_served(pair: Pair, reader: Machine, new_d
     assert told["io"] in ("no-open", "passthrough")
     assert told["workers"] == (1 if told["io"] == "passthrough" else 3)
     assert (told["parked"], told["failed"]) == (0, 0)
+    assert (told["verify"], told["timeout"], told["fill"]) == ("first", 60.0, True)
     wait_until(lambda: bool(listed(reader)[0]["served"] > 10), "requests are counted")
     assert told["io"] in reader.hoard("status").stdout
 
@@ -393,4 +394,4 @@ def test_the_log_line_of_a_read_that_failed_names_the_peers_that_were_tried(
         assert time.monotonic() - begin < 3 + 10
     assert caught.value.errno == errno.EIO
     (line,) = [line for line in log.read_text()[before:].splitlines() if "read of" in line]
-    assert "'file'" in line and "asked: holder (127.0.0.1:" in line
+    assert "read of file at 0+" in line and "asked: holder (127.0.0.1:" in line

@@ -50,8 +50,10 @@ def test_identical_content_under_its_own_name_is_published_again(tmp_path: Path)
     async def main() -> None:
         async with running(tmp_path / "n") as node:
             first = await published(node, a_tree(tmp_path / "a"), name="set:1", replicas=1)
-            again = await published(node, tmp_path / "a", name="set:1", replicas=1)
+            reports: list[Body] = []
+            again = await published(node, tmp_path / "a", reports, name="set:1", replicas=1)
             assert again["snapshot"] == first["snapshot"]
+            assert reports[-1]["note"] == "set:1 names it already"
 
     run(main)
 
