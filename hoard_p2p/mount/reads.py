@@ -206,11 +206,12 @@ class Reads:
         """EIO for one request, and for those who ask for the same runs in the next moment."""
         for run in runs:
             self._shared.remember_failure(run, now + FAILURE_MEMORY)
-        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        chunk, more = self._name(runs[0]), f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        waited = "" if chunk in why else f"; it waited for chunk {chunk}{more}"
         self._brake.line(
             logging.ERROR,
-            "read of %s at %d+%d %s; it waited for chunk %s%s",
-            self._path(read.index), read.offset, read.size, why, self._name(runs[0]), more,
+            "read of %s at %d+%d %s%s",
+            self._path(read.index), read.offset, read.size, why, waited,
         )  # fmt: skip
         self._end(read, errno.EIO)
 

@@ -73,8 +73,8 @@ class _Copies:
 @dataclass(slots=True)
 class Kept:
     """One mount. `lines`: open connections of its supervisors; `since`: when that became none, or when the last
-    supervisor of ours failed; `asked`: pids of the supervisors of an older version that were to give way; `starter`: the
-    supervisor of ours that is on its way."""
+    supervisor of ours failed; `asked`: pids of the supervisors of an older version that were to give way; `starter`:
+    the supervisor of ours that is on its way."""
 
     record: MountRecord
     plan: MountPlan

@@ -340,3 +340,13 @@ def test_a_read_that_gives_up_says_in_one_line_what_it_waited_for_and_why_in_vai
     bench.read(2, BOTH, now=TIMEOUT * 2)
     bench.reads.expire(TIMEOUT * 3)
     assert caplog.messages[1].endswith(f"{chunk} and 1 more")
+
+
+@pytest.mark.expect_warnings
+def test_a_reason_that_names_the_chunk_is_not_followed_by_its_name(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.read(1, FIRST)
+    reason = f"chunk {chunk_id(A).hex()[:12]} could not be had anywhere"
+    bench.reads.answered(MissFailed(bench.run(A), reason), 1.0)
+    assert caplog.messages == [f"read of first at 0+{MAX_READ} failed: {reason}"]
