@@ -282,7 +282,7 @@ class Supervisor:
             devices = list(self._fds.devices)
             devices[number] = self._connection.clone()
             self._fds = replace(self._fds, devices=tuple(devices))
-        self._restarts.ended(number, served=view.pid != 0 or excused, now=now)
+        self._restarts.ended(number, served=view.pid != 0 or excused, now=now, crashed=by_itself)
         return True
 
     def _condemn(self, number: int, by_itself: bool) -> None:

@@ -109,7 +109,7 @@ class NodeMisses:
         now = time.monotonic()
         if self._sock is None and now >= self._next_try:
             self._next_try = now + RECONNECT_SECONDS
-            with suppress(NoNode, DeadlineExceeded):
+            with suppress(NoNode, DeadlineExceeded, OSError):  # also where this process has no descriptor left
                 self._connect()
         self._send()
 

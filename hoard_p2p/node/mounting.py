@@ -11,7 +11,7 @@ from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.mountinfo import locate
 from hoard_p2p.mount.supervisor import Supervisor
-from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
+from hoard_p2p.node.background import START_SECONDS, Report, open_log, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
 from hoard_p2p.node.mount_kind import Settlement, with_kind
 from hoard_p2p.node.mount_line import SupervisorLine
@@ -103,9 +103,7 @@ def supervisor_of(kind: Settlement, ready: Callable[[], None] = lambda: None) ->
 
 def mount_log(data_dir: Path) -> Path:
     """Where the background processes of the mounts of a data directory log to."""
-    log_dir = data_dir / "log"
-    log_dir.mkdir(mode=0o750, exist_ok=True)
-    return log_dir / "mount.log"
+    return data_dir / "log" / "mount.log"
 
 
 def _in_background(plan: MountPlan, catalog_fd: int) -> int:
@@ -136,12 +134,12 @@ def _in_background(plan: MountPlan, catalog_fd: int) -> int:
 
 
 def become_daemon(log_file: Path) -> None:
-    """Leave terminal, session and folder of the starter behind, and log to `log_file`."""
+    """Leave terminal, session and folder of the starter behind, and log to `log_file` if that can be had."""
     with suppress(PermissionError):  # leads a session of its own already
         os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    out = open_log(log_file)
     for source, target in ((null, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     os.close(null)
