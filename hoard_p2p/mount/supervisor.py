@@ -58,7 +58,8 @@ class Supervisor:
     ) -> None:
         """`serve`: what a worker process does (to run a `Worker`); its value is the exit status. It runs in a fork of
         this process. `verify`: gives the same for the one verifier, whose slot is `SharedState.verifier`; called before
-        each of its forks, first when the mount answers, so it may load code then. `line`: makes the line to the node, of the mount's device MAJOR:MINOR and the descriptors that the node is to keep copies of.
+        each of its forks, first when the mount answers, so it may load code then. `line`: makes the line to the
+        node, of the mount's device MAJOR:MINOR and the descriptors that the node is to keep copies of.
         `ready`: called once, when the mount answers."""
         self._snapshot = snapshot
         self._options = options

@@ -18,11 +18,11 @@ from hoard_p2p.catalog.reader import Catalog, file_key
 from hoard_p2p.errors import ChunkCorrupt
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.mount.kernel import OPEN_OUT, RELEASE_IN, RESENT, Fopen
-from hoard_p2p.mount.opening import HOPELESS, PATIENCE, Opening
+from hoard_p2p.mount.opening import PATIENCE, SOON, Opening
 from hoard_p2p.mount.shared import FILE_CHECKED, URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
-SIZES = (LARGE_FILE + 1, LARGE_FILE + 2, LARGE_FILE + 3, 5000, HOPELESS + 1)
+SIZES = (LARGE_FILE + 1, LARGE_FILE + 2, LARGE_FILE + 3, 5000, SOON + 1)
 FIRST, SECOND, THIRD, SMALL, HUGE, LINK = 1, 2, 3, 4, 5, 6
 CHUNK = 4 << 20
 
