@@ -276,6 +276,14 @@ def test_nobody_waits_without_a_verifier_or_for_a_huge_file(shared: SharedState)
     assert shared.hints(0)[1] == [FIRST | URGENT, HUGE | URGENT]
 
 
+def test_a_huge_file_is_waited_for_when_little_of_it_is_left_to_verify(shared: SharedState) -> None:
+    bench = Bench(shared, "first")
+    bench.verifies()
+    shared.verified[bench.catalog.runs(HUGE).start] = 1
+    bench.open(HUGE)
+    assert bench.opening.parked == 1
+
+
 def test_a_parked_open_that_comes_again_is_answered_once_and_under_its_new_number(shared: SharedState) -> None:
     bench = Bench(shared, "first")
     bench.verifies()
