@@ -10,12 +10,12 @@ from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, MountFail
 from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.mountinfo import locate
+from hoard_p2p.mount.shared import WorkerSlot
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, open_log, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
 from hoard_p2p.node.mount_kind import Settlement, with_kind
 from hoard_p2p.node.mount_line import SupervisorLine
-from hoard_p2p.node.mount_verifier import serve_verifier
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -96,9 +96,15 @@ def supervisor_of(kind: Settlement, ready: Callable[[], None] = lambda: None) ->
         kind.plan.options,
         serve=lambda slot: serve(slot, kind.plan),
         line=lambda device, fds: SupervisorLine(kind.plan, device, fds),
-        verify=(lambda slot: serve_verifier(slot, kind.plan)) if kind.plan.verify == "first" else None,
+        verify=(lambda: _verifier(kind.plan)) if kind.plan.verify == "first" else None,
         ready=ready,
     )
+
+
+def _verifier(plan: MountPlan) -> Callable[[WorkerSlot], int]:
+    from hoard_p2p.node.mount_verifier import serve_verifier  # once the mount answers: it takes 5 ms
+
+    return lambda slot: serve_verifier(slot, plan)
 
 
 def mount_log(data_dir: Path) -> Path:
