@@ -2,9 +2,8 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from hoard_p2p.errors import BadRequest
 
@@ -17,8 +16,7 @@ _UNITS = {"": 1, "b": 1, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
+class NodeSettings(NamedTuple):
     """What `hoard up` was told. `capacity` in bytes, None: the default share of the disk. `port` 0: any free port."""
 
     data_dir: Path

@@ -4,7 +4,6 @@ A room is handed these; it does not import the room behind them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -42,8 +41,7 @@ class SlabKind(Enum):
     FILE = "file"
 
 
-@dataclass(frozen=True, slots=True)
-class SlabHandle:
+class SlabHandle(NamedTuple):
     """A slab made for one writer: two descriptors that the writer owns and closes, and the slab's number."""
 
     slab: int
@@ -244,8 +242,7 @@ class PeerChunks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Residency:
+class Residency(NamedTuple):
     """Which segments of a snapshot a node holds whole, counted from disk (I12). Bit i of `bits` (byte i // 8, bit
     i % 8) is segment i; catalog segments are not counted."""
 
@@ -259,8 +256,7 @@ class Residency:
         return 0 <= byte < len(self.bits) and bool(self.bits[byte] >> (segment & 7) & 1)
 
 
-@dataclass(frozen=True, slots=True)
-class MountOptions:
+class MountOptions(NamedTuple):
     """What the user asked of a mount. `workers` 0: as many as suit; `verify`: `first`, `arrival` or `always`; `io`:
     `auto`, `passthrough` or `no-open`; `fill`: whether the node may fetch ahead of readers."""
 

@@ -6,7 +6,7 @@ A segment ends by content, so that a changed version keeps its neighbours' segme
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hoard_p2p.ids import HOLE, ChunkId
 from hoard_p2p.limits import MAX_SEGMENT, MAX_SEGMENT_CHUNKS
@@ -22,8 +22,7 @@ LARGE_FILE = 8 * MIB
 """A file with more bytes of data than this, holes not counted, has segments and a slab of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentTable:
+class SegmentTable(NamedTuple):
     """`firsts[s]` is the first run of segment s, with one more entry, the number of runs. `files[s]` is the inode of
     the large file that segment s lies in, 0 for none."""
 

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -24,8 +23,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Those that ask a supervisor to end; a process that it starts leaves them at their defaults."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A process of the mount. `number`: its slot. `child`: whether it is ours to reap."""
 
     number: int

@@ -2,8 +2,8 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 FILE_SYSTEM = "fuse.hoard"
 SOURCE = "hoard:"
@@ -11,8 +11,7 @@ _USER = re.compile(r"(?:^|,)user_id=(\d+)")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True)
-class MountInfo:
+class MountInfo(NamedTuple):
     """One mount. `snapshot`: first 12 hex digits of its id; `device`: MAJOR:MINOR as in mountinfo; `owner`: id of the
     user who mounted it."""
 
@@ -28,8 +27,7 @@ class MountInfo:
         return Path("/sys/fs/fuse/connections", self.device.partition(":")[2])
 
 
-@dataclass(frozen=True, slots=True)
-class MountLine:
+class MountLine(NamedTuple):
     """One line of mountinfo, of whatever file system (proc_pid_mountinfo(5))."""
 
     mount_id: int

@@ -31,7 +31,6 @@ import os
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from hoard_p2p.mount.kernel import RESENT
@@ -65,8 +64,7 @@ _TENTHS = 10
 _HALF = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True, slots=True)
-class MountFds:
+class MountFds(NamedTuple):
     """The descriptors that every process of a mount holds, and the node keeps copies of (in this order).
 
     `devices`: one of /dev/fuse per worker (the same one several times where it cannot be cloned; -1 for one that this
@@ -107,8 +105,7 @@ class MountFds:
         return cls.of([int(part) for part in text.split(":")])
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSlot:
+class WorkerSlot(NamedTuple):
     """What one worker is told by its supervisor: its number (and so its slot and its device), the mount's descriptors,
     and the eventfd on which it says that it serves."""
 

@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from hoard_p2p.ids import SnapshotId, short
@@ -53,13 +52,14 @@ class Supervisor:
         options: MountOptions,
         *,
         serve: Callable[[WorkerSlot], int],
-        verify: Callable[[WorkerSlot], int] | None = None,
+        verify: Callable[[], Callable[[WorkerSlot], int]] | None = None,
         line: Callable[[str, Sequence[int]], NodeLine] | None = None,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`serve`: what a worker process does (to run a `Worker`); its value is the exit status. It runs in a fork of
-        this process. `verify`: likewise, of the one verifier, whose slot is `SharedState.verifier`. `line`: makes the
-        line to the node, of the mount's device MAJOR:MINOR and the descriptors that the node is to keep copies of.
+        this process. `verify`: gives the same for the one verifier, whose slot is `SharedState.verifier`; called before
+        each of its forks, first when the mount answers, so it may load code then. `line`: makes the line to the
+        node, of the mount's device MAJOR:MINOR and the descriptors that the node is to keep copies of.
         `ready`: called once, when the mount answers."""
         self._snapshot = snapshot
         self._options = options
@@ -114,7 +114,7 @@ class Supervisor:
             fds = MountFds(devices, shared.fd, catalog_fd, _bell(stack), _bell(stack))
             self._take_charge(stack, bell, connection, shared, fds)
             guard.pop_all()
-            for number in range(workers + (self._verify is not None)):
+            for number in range(workers):
                 self._spawn(number)
             return self._keep()
 
@@ -137,7 +137,7 @@ class Supervisor:
             goes_on = connection.alive
             lacking = [-1] * (shared.workers - len(fds.devices)) if goes_on else []
             devices = [fd if fd >= 0 or not goes_on else connection.clone() for fd in (*fds.devices, *lacking)]
-            self._take_charge(stack, bell, connection, shared, replace(fds, devices=tuple(devices)))
+            self._take_charge(stack, bell, connection, shared, fds._replace(devices=tuple(devices)))
             missing = self._call_the_roll()
             if not goes_on:
                 return 0  # whoever is left ends with us
@@ -166,6 +166,7 @@ class Supervisor:
         self._line = None if self._open_line is None else self._open_line(connection.mount.device, self._kept_by_node)
         stack.callback(self._stop)
         gc.freeze()  # what exists by now stays shared with the forks
+        gc.enable()
 
     @property
     def _kept_by_node(self) -> tuple[int, ...]:
@@ -243,12 +244,13 @@ class Supervisor:
     def _spawn(self, number: int) -> None:
         if not self._connection.resends:
             own = (fd if number == at else -1 for at, fd in enumerate(self._fds.devices))
-            fds = replace(self._fds, devices=tuple(own))
+            fds = self._fds._replace(devices=tuple(own))
         else:
             fds = self._fds
         slot = WorkerSlot(number, fds, self._ready_fd)
-        serve = self._serve_worker if number != self._shared.verifier else self._verify
-        assert serve is not None
+        serve = self._serve_worker
+        if number == self._shared.verifier and self._verify is not None:
+            serve = self._verify()
         try:
             self._crew.spawn(number, lambda: serve(slot), {*fds.all, self._ready_fd})
         except OSError as error:
@@ -262,6 +264,8 @@ class Supervisor:
         if not self._answers:
             self._answers = True
             self._ready()
+            if self._verify is not None:  # the first byte does not wait for its start
+                self._spawn(self._shared.verifier)
 
     def _recover(self, number: int, *, by_itself: bool = False, excused: bool = False) -> bool:
         """Save the requests of a dead process and see to its replacement. False if they cannot be saved."""
@@ -281,8 +285,8 @@ class Supervisor:
             self._connection.drop(self._fds.devices[number])  # its readers get an error now, and do not hang
             devices = list(self._fds.devices)
             devices[number] = self._connection.clone()
-            self._fds = replace(self._fds, devices=tuple(devices))
-        self._restarts.ended(number, served=view.pid != 0 or excused, now=now)
+            self._fds = self._fds._replace(devices=tuple(devices))
+        self._restarts.ended(number, served=view.pid != 0 or excused, now=now, crashed=by_itself)
         return True
 
     def _condemn(self, number: int, by_itself: bool) -> None:

@@ -6,6 +6,7 @@ import select
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError
@@ -16,6 +17,16 @@ START_SECONDS = 60.0
 
 MAX_MESSAGE = 5000
 """Characters of an error, so that it fits into a pipe (64 KiB; a character takes at most 12 bytes in JSON)."""
+
+
+def open_log(log_file: Path) -> int:
+    """A descriptor to append to a log; of /dev/null where that cannot be written (a disk that turned read-only, a data
+    directory that was removed): a mount lives on without its log."""
+    try:
+        log_file.parent.mkdir(mode=0o750, exist_ok=True)
+        return os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 class Report:

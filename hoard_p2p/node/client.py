@@ -3,9 +3,9 @@
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import DeadlineExceeded, NoNode
@@ -21,8 +21,7 @@ LONG = frozenset({"publish", "open", "tag", "need"})
 """Operations that read a source, or wait for data of peers: the node bounds them, the caller waits while it works."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(NamedTuple):
     """Seconds after which a caller takes the node for hung: of a quick operation, and of silence in a long one.
     None: never, for a process that dies with its node."""
 
@@ -34,8 +33,7 @@ USUAL = Patience()
 ENDLESS = Patience(None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What an operation returned; the caller owns (and closes) `fds`."""
 
     body: dict[str, Json]

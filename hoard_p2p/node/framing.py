@@ -13,9 +13,9 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import DeadlineExceeded, HoardError, NoNode, from_wire, wire_name
@@ -34,8 +34,7 @@ CONNECT_SECONDS = 10.0
 _IN_MEMFD = b"@memfd"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A received message; whoever takes it owns (and closes) `fds`."""
 
     body: dict[str, Json]

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -168,7 +167,7 @@ def detach(settings: NodeSettings) -> int:
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.rename(path.with_suffix(".log.1"))
     ours, theirs = os.pipe()
-    told = json.dumps({**asdict(settings), "data_dir": os.fspath(settings.data_dir)})
+    told = json.dumps({**settings._asdict(), "data_dir": os.fspath(settings.data_dir)})
     with path.open("ab") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "hoard_p2p.node.main", told, str(theirs)],

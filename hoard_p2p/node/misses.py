@@ -113,6 +113,8 @@ class NodeMisses:
                 self._connect()
             except (NoNode, DeadlineExceeded) as error:
                 self._trouble = str(error).partition(";")[0]  # without the advice
+            except OSError as error:  # this process has no descriptor left
+                self._trouble = f"the node cannot be asked: {error.strerror}"
         self._send()
 
     def trouble(self) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from hoard_p2p.config import default_workers
@@ -29,7 +28,7 @@ def with_kind(plan: MountPlan, catalog_fd: int, files: int) -> MountPlan:
     choice = choose(plan.io_asked, plan.verify, found, obstacle(DataDir(Path(plan.data_dir)).slabs))
     if choice.io == PASSTHROUGH and plan.workers > 1:
         log.warning("a passthrough mount has one worker, --workers %d is not used", plan.workers)
-    return replace(plan, io=choice.io, io_reason=choice.reason, workers=plan.workers or default_workers())
+    return plan._replace(io=choice.io, io_reason=choice.reason, workers=plan.workers or default_workers())
 
 
 class Settlement:
@@ -47,6 +46,6 @@ class Settlement:
         """The kernel has answered."""
         if self.plan.io == PASSTHROUGH and Can.PASSTHROUGH not in features:
             choice = without()
-            self.plan = replace(self.plan, io=choice.io, io_reason=choice.reason)
+            self.plan = self.plan._replace(io=choice.io, io_reason=choice.reason)
         log.info("%s is a %s mount: %s", self.plan.mountpoint, self.plan.io, self.plan.io_reason)
         self._tell(self.plan)

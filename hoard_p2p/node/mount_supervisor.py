@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import hoard_p2p.node.mount_verifier  # noqa: F401 - now, since its file may be of another version when it is needed
 from hoard_p2p.mount.shared import MountFds
 from hoard_p2p.node.mount_kind import Settlement
 from hoard_p2p.node.mounting import become_daemon, mount_log, supervisor_of

@@ -10,12 +10,12 @@ from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, MountFail
 from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.interfaces import MountOptions
 from hoard_p2p.mount.mountinfo import locate
+from hoard_p2p.mount.shared import WorkerSlot
 from hoard_p2p.mount.supervisor import Supervisor
-from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
+from hoard_p2p.node.background import START_SECONDS, Report, open_log, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
 from hoard_p2p.node.mount_kind import Settlement, with_kind
 from hoard_p2p.node.mount_line import SupervisorLine
-from hoard_p2p.node.mount_verifier import serve_verifier
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
 
@@ -96,16 +96,20 @@ def supervisor_of(kind: Settlement, ready: Callable[[], None] = lambda: None) ->
         kind.plan.options,
         serve=lambda slot: serve(slot, kind.plan),
         line=lambda device, fds: SupervisorLine(kind.plan, device, fds),
-        verify=(lambda slot: serve_verifier(slot, kind.plan)) if kind.plan.verify == "first" else None,
+        verify=(lambda: _verifier(kind.plan)) if kind.plan.verify == "first" else None,
         ready=ready,
     )
 
 
+def _verifier(plan: MountPlan) -> Callable[[WorkerSlot], int]:
+    from hoard_p2p.node.mount_verifier import serve_verifier  # once the mount answers: it takes 5 ms
+
+    return lambda slot: serve_verifier(slot, plan)
+
+
 def mount_log(data_dir: Path) -> Path:
     """Where the background processes of the mounts of a data directory log to."""
-    log_dir = data_dir / "log"
-    log_dir.mkdir(mode=0o750, exist_ok=True)
-    return log_dir / "mount.log"
+    return data_dir / "log" / "mount.log"
 
 
 def _in_background(plan: MountPlan, catalog_fd: int) -> int:
@@ -136,12 +140,12 @@ def _in_background(plan: MountPlan, catalog_fd: int) -> int:
 
 
 def become_daemon(log_file: Path) -> None:
-    """Leave terminal, session and folder of the starter behind, and log to `log_file`."""
+    """Leave terminal, session and folder of the starter behind, and log to `log_file` if that can be had."""
     with suppress(PermissionError):  # leads a session of its own already
         os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    out = open_log(log_file)
     for source, target in ((null, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     os.close(null)

@@ -25,6 +25,7 @@ from hoard_p2p.errors import BadRequest, HoardError
 from hoard_p2p.ids import parse_snapshot_id, short
 from hoard_p2p.mount.shared import MountFds, SharedState, SlotView
 from hoard_p2p.node.adopting import ADOPTER, adopter
+from hoard_p2p.node.background import open_log
 from hoard_p2p.node.mountfate import Facts, Step, is_newer, next_step
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.plan import MountPlan
@@ -268,8 +269,7 @@ class MountKeep:
             f"its version {kept.record.version} is older than the node's" if take_over else "it has none any more",
         )
         try:
-            self._log_dir.mkdir(mode=0o750, exist_ok=True)
-            with (self._log_dir / "mount.log").open("ab") as out:
+            with open(open_log(self._log_dir / "mount.log"), "ab") as out:
                 process = subprocess.Popen(
                     argv,
                     pass_fds=copies.fds.all,

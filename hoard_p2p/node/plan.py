@@ -1,14 +1,13 @@
 """What the processes of one mount are told. Values only."""
 
 import json
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from hoard_p2p.interfaces import MountOptions
 
 
-@dataclass(frozen=True, slots=True)
-class MountPlan:
+class MountPlan(NamedTuple):
     """All that the processes of a mount need to know; travels as JSON. Another version of Hoard may read it (a node
     that takes the mount over), so keys are only ever added, with a default.
 
@@ -34,10 +33,10 @@ class MountPlan:
         return MountOptions(Path(self.mountpoint), self.workers, self.timeout, self.verify, self.io, self.fill)
 
     def encode(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def parse(cls, text: str) -> "MountPlan":
         """What `encode` wrote, in this version or another. Raises ValueError, TypeError."""
-        told, known = json.loads(text), {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in told.items() if key in known})
+        told = json.loads(text)
+        return cls(**{key: value for key, value in told.items() if key in cls._fields})

@@ -10,6 +10,7 @@ from pathlib import Path
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 
 REMEMBERED_PATHS = 4096
+_NO_MORE = (errno.EMFILE, errno.ENFILE)
 _DAMAGED = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
@@ -88,12 +89,23 @@ class SlabFiles:
                 self._paths.clear()
             self._paths[slab] = path
         try:
-            return SlabFile(path)
+            return self._open_path(path)
         except FileNotFoundError as error:
             raise ChunkCorrupt(f"slab {path} is not there; fetch its chunks again") from error
         except OSError as error:
             raise StoreFailed(f"slab {path} cannot be opened: {error}") from error
 
+    def _open_path(self, path: Path) -> SlabFile:
+        """Where this process may have fewer descriptors open than `limit`, the others make room."""
+        try:
+            return SlabFile(path)
+        except OSError as error:
+            if error.errno not in _NO_MORE:
+                raise
+        self.close()
+        return SlabFile(path)
+
     def close(self) -> None:
+        """Let go of all; what is read afterwards is opened again."""
         with self._lock:
             self._open.clear()

@@ -350,7 +350,7 @@ def _supervise(folder: str, settings: str, descriptors: str = "", how: str = "")
         sys.stdout.flush()
 
     shop = Shop(Path(folder))
-    supervisor = Supervisor(SNAPSHOT, options, serve=serve, verify=_idle if verifies else None, ready=ready)
+    supervisor = Supervisor(SNAPSHOT, options, serve=serve, verify=(lambda: _idle) if verifies else None, ready=ready)
     if descriptors:
         return supervisor.adopt(MountFds.parse(descriptors), take_over=how == TAKE_OVER)
     with shop.catalog() as catalog:

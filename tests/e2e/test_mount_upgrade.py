@@ -79,11 +79,17 @@ def test_a_new_version_takes_mounts_over_while_they_are_read(
         node.umount(point)
 
 
+def whole(mounted: Path) -> list[int]:
+    """The supervisor, the one worker and the verifier, which starts once the mount answers."""
+    wait_until(lambda: len(processes(mounted)) == 3, "the verifier is there")
+    return processes(mounted)
+
+
 def test_a_version_that_does_not_know_the_mounts_memory_leaves_them_to_their_processes(
     node: Machine, source: Path, new_directory: NewDirectory
 ) -> None:
     mounted = node.mount(node.publish(source), new_directory("m"))
-    old = processes(mounted)
+    old = whole(mounted)
     exchange(node, another_version(new_directory("v"), **{"mount/shared.py": "MAGIC = 7"}))
     wait_until(lambda: len(listed(node)) == 1, "the mount is attached")
     with Hammer(small_files(source, mounted)) as hammer:
@@ -97,7 +103,7 @@ def test_a_version_that_does_not_know_the_mounts_memory_leaves_them_to_their_pro
 
 def test_processes_go_on_when_their_take_over_fails(node: Machine, source: Path, new_directory: NewDirectory) -> None:
     mounted = node.mount(node.publish(source), new_directory("m"))
-    old = processes(mounted)
+    old = whole(mounted)
     exchange(node, another_version(new_directory("v"), **{"mount/succession.py": "raise OSError(5, 'worn out')"}))
     wait_until(lambda: "could not be taken over" in node.log(), "the node says so")
     with Hammer(small_files(source, mounted)) as hammer:

@@ -18,11 +18,11 @@ from hoard_p2p.catalog.reader import Catalog, file_key
 from hoard_p2p.errors import ChunkCorrupt
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.mount.kernel import OPEN_OUT, RELEASE_IN, RESENT, Fopen
-from hoard_p2p.mount.opening import HOPELESS, PATIENCE, Opening
+from hoard_p2p.mount.opening import PATIENCE, SOON, Opening
 from hoard_p2p.mount.shared import URGENT, SharedState
 from hoard_p2p.segments import LARGE_FILE
 
-SIZES = (LARGE_FILE + 1, LARGE_FILE + 2, LARGE_FILE + 3, 5000, HOPELESS + 1)
+SIZES = (LARGE_FILE + 1, LARGE_FILE + 2, LARGE_FILE + 3, 5000, SOON + 1)
 FIRST, SECOND, THIRD, SMALL, HUGE, LINK = 1, 2, 3, 4, 5, 6
 CHUNK = 4 << 20
 
@@ -291,6 +291,14 @@ def test_nobody_waits_without_a_verifier_or_for_a_huge_file(shared: SharedState)
     bench.verifies()
     assert bench.backing(bench.open(HUGE)) == 0
     assert shared.hints(0)[1] == [FIRST | URGENT, HUGE | URGENT]
+
+
+def test_a_huge_file_is_waited_for_when_little_of_it_is_left_to_verify(shared: SharedState) -> None:
+    bench = Bench(shared, "first")
+    bench.verifies()
+    shared.verified[bench.catalog.runs(HUGE).start] = 1
+    bench.open(HUGE)
+    assert bench.opening.parked == 1
 
 
 def test_a_parked_open_that_comes_again_is_answered_once_and_under_its_new_number(shared: SharedState) -> None:

@@ -1,6 +1,6 @@
 """When dead processes of a mount are started again, and which ones hang."""
 
-from hoard_p2p.mount.restarts import LONGEST_DELAY, VAIN_STARTS, VERIFIER_LONGEST_DELAY, Restarts
+from hoard_p2p.mount.restarts import FORGIVEN, LASTING, LONGEST_DELAY, VAIN_STARTS, VERIFIER_LONGEST_DELAY, Restarts
 from hoard_p2p.mount.stillness import IN_DISK, STILL, STOPPED, Stillness, allowance
 
 VERIFIER = 2
@@ -28,6 +28,25 @@ def test_workers_that_never_serve_are_started_ever_slower_until_one_serves() -> 
     restarts.ended(1, served=True, now=10.0)
     assert not restarts.in_vain
     assert restarts.wait(10.0) == 0
+
+
+def test_workers_that_serve_and_crash_again_and_again_are_started_ever_slower() -> None:
+    restarts, now, delays = Restarts(VERIFIER), 10.0, []
+    for _ in range(40):
+        restarts.served()
+        restarts.ended(0, served=True, now=now, crashed=True)
+        delays.append(restarts.wait(now))
+        now += delays[-1]
+        assert restarts.due(now) == [0]
+    assert delays[:FORGIVEN] == [0] * FORGIVEN
+    assert delays == sorted(delays)
+    assert delays[-1] > LONGEST_DELAY / 2
+    assert not restarts.in_vain
+    restarts.ended(1, served=True, now=now)  # killed by somebody: that says nothing about the next one
+    assert restarts.wait(now) == 0
+    now += LASTING
+    restarts.ended(0, served=True, now=now, crashed=True)
+    assert restarts.wait(now) == 0
 
 
 def test_a_verifier_that_dies_again_and_again_is_started_ever_slower_and_never_gives_the_mount_up() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -305,4 +306,28 @@ def test_a_mount_worker_asks_again_when_the_node_comes_back(tmp_path: Path, rest
     assert by_run[4] == Found(4, (1, 2, 3, 4), b"")  # type: ignore[arg-type]  # a Place is such a tuple
     assert by_run[5] == MissFailed(5, "nobody has it (asked: n2)")
     assert by_run[6] == Found(6, None, b"inline")
+    misses.close()
+
+
+def test_a_mount_worker_without_a_free_descriptor_goes_on_and_connects_later(tmp_path: Path) -> None:
+    from hoard_p2p.node.misses import NodeMisses
+
+    misses, limits = NodeMisses(tmp_path, "ab" * 32, 60.0), resource.getrlimit(resource.RLIMIT_NOFILE)
+    misses.ask(1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        misses.tend()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert misses.fileno() == -1
+
+    async def handler(request: LocalRequest) -> LocalReply:
+        return LocalReply({"place": [1, 2, 3, 4]})
+
+    def collected() -> bool:
+        misses.tend()
+        return len(misses.answers()) == 1
+
+    with serving(tmp_path, handler):
+        poll(collected)
     misses.close()

@@ -135,6 +135,23 @@ def test_a_mount_that_lost_its_processes_gets_a_supervisor_with_its_descriptors(
     run(main)
 
 
+@pytest.mark.parametrize("obstacle", ["file", "folder"])
+def test_a_mount_gets_a_supervisor_where_no_log_can_be_written(tmp_path: Path, mount: Mount, obstacle: str) -> None:
+    if obstacle == "file":
+        (tmp_path / "log").write_text("no folder")
+    else:
+        (tmp_path / "log" / "mount.log").mkdir(parents=True)
+
+    async def main() -> None:
+        async with keeping(tmp_path, "serve") as (keep, out):
+            with keep.attached(mount.told(), mount.copies()):
+                pass
+            mount.let_go()
+            await until(lambda: len(supervisors(out)) == 1)
+
+    run(main)
+
+
 def test_none_is_started_while_another_process_supervises_the_mount(
     tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 from itertools import pairwise
 from pathlib import Path
 
@@ -172,6 +173,24 @@ def test_no_more_slabs_are_open_than_allowed_and_a_referenced_one_stays_readable
     slabs.close()
     del held
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_no_descriptor_is_left_the_slabs_that_are_open_make_room(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).write_bytes(bytes([number]))
+    slabs, limits = SlabFiles(lambda slab: tmp_path / str(slab)), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = SlabFile(tmp_path / "0").fd  # closed by now: the lowest number that is free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 8, limits[1]))
+    try:
+        read = []
+        for number in range(20):
+            into = bytearray(1)
+            slabs.get(number).read(0, memoryview(into))
+            read.append(into[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        slabs.close()
+    assert read == list(range(20))
 
 
 def test_a_slab_that_is_too_short_or_gone_means_damaged_chunks(tmp_path: Path) -> None:

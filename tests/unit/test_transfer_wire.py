@@ -146,7 +146,7 @@ def test_a_residency_map_beyond_the_bound_is_refused() -> None:
     residency = Residency(SnapshotId(bytes(32)), NodeId(bytes(16)), 1, bytes(wire.MAX_RESIDENCY + 3))
     with pytest.raises(BadRequest):
         wire.decode_residency(wire.encode_residency(residency))
-    whole = replace(residency, bits=bytes(wire.MAX_RESIDENCY))
+    whole = residency._replace(bits=bytes(wire.MAX_RESIDENCY))
     assert wire.decode_residency(wire.encode_residency(whole)) == whole
 
 
