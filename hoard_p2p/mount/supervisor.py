@@ -180,6 +180,8 @@ class Supervisor:
     def _keep(self, missing: Sequence[int] = ()) -> int:
         """Serve; a supervisor that fails leaves a mount that answers to the next one."""
         try:
+            if self._line is not None:
+                self._line.tend()  # while the workers start: a mount that answers is known to its node
             saved = [self._recover(number) for number in missing]
             return self._serve() if all(saved) else self._give_up()
         except Exception:
