@@ -141,6 +141,7 @@ def test_a_mount_that_is_made_while_another_is_ended_is_left_alone(
     snapshot, first, second = node.publish(source), new_directory("m"), new_directory("m")
     node.mount(snapshot, first)
     with crew_of(first) as crew:
+        wait_until(lambda: crew.verifier() != 0, "the verifier, which is started last, is there")
         behind = [crew.supervisor, *crew.workers(), crew.verifier()]
         for pid in behind:
             os.kill(pid, signal.SIGSTOP)
