@@ -89,6 +89,10 @@ class StoreFailed(HoardError):
     """The store could not keep something: disk full, read-only, I/O error."""
 
 
+class StoreFull(StoreFailed):
+    """No room: the capacity, the free-space floor or the disk allows no more; the message says how much is missing."""
+
+
 class StoreFormatUnknown(HoardError):
     """The data directory was written by a version that this one cannot read."""
 
@@ -144,6 +148,7 @@ WIRE_NAMES: dict[str, type[HoardError]] = {
         PeerUnavailable,
         DeadlineExceeded,
         StoreFailed,
+        StoreFull,
         StoreFormatUnknown,
         MountFailed,
         MountBusy,

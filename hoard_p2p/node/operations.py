@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import BadRequest, StoreFailed
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
-from hoard_p2p.node import framing
+from hoard_p2p.node import framing, retention_operations, room_operations, scrub_operations
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status, peers_body, snapshot_body
@@ -18,23 +19,6 @@ from hoard_p2p.storage.records import RefRecord
 from hoard_p2p.transfer.wire import Announcement
 
 log = logging.getLogger(__name__)
-
-Operation = Callable[[Node, LocalRequest], Awaitable[LocalReply]]
-
-
-def _text(args: Body, key: str) -> str:
-    value = args.get(key)
-    if not isinstance(value, str):
-        raise BadRequest(f"{key} is missing")
-    return value
-
-
-def _number(args: Body, key: str) -> int:
-    value = args.get(key)
-    if not isinstance(value, int):
-        raise BadRequest(f"{key} is no number")
-    return value
-
 
 async def _ping(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply({"pid": os.getpid(), "node": node.me.node_id.hex(), "url": node.me.url})
@@ -62,7 +46,7 @@ async def _publish(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _open(node: Node, request: LocalRequest) -> LocalReply:
     """The snapshot's figures and its catalog, as a sealed memfd."""
-    snapshot = await node.resolve(_text(request.args, "snapshot"))
+    snapshot = await node.resolve(text_of(request.args, "snapshot"))
     opened = await node.open(snapshot)
     node.group.create_task(_note_use(node, snapshot))  # behind the answer: it waits for the disk
     totals = opened.root.totals
@@ -87,7 +71,7 @@ async def _note_use(node: Node, snapshot: SnapshotId) -> None:
 async def _attach(node: Node, request: LocalRequest) -> LocalReply:
     """A mount's supervisor is there, with copies of the mount's descriptors; answered never: it ends with the
     connection."""
-    snapshot = parse_snapshot_id(_text(request.args, "snapshot"))
+    snapshot = parse_snapshot_id(text_of(request.args, "snapshot"))
     try:
         with node.mounts.attached(request.args, request.fds):
             node.attached(snapshot)
@@ -99,7 +83,7 @@ async def _attach(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _release_mount(node: Node, request: LocalRequest) -> LocalReply:
     """Somebody ends the mount with that MAJOR:MINOR by force: nothing here may keep its readers waiting."""
-    return LocalReply({"released": node.mounts.release(_text(request.args, "device"))})
+    return LocalReply({"released": node.mounts.release(text_of(request.args, "device"))})
 
 
 async def _need(node: Node, request: LocalRequest) -> LocalReply:
@@ -109,8 +93,8 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
     place = Place(*(int(str(value)) for value in wrong)) if isinstance(wrong, list) and len(wrong) == 4 else None
     timeout = args.get("timeout", DEFAULT_TIMEOUT)
     landed = await node.need(
-        parse_snapshot_id(_text(args, "snapshot")),
-        _number(args, "run"),
+        parse_snapshot_id(text_of(args, "snapshot")),
+        number_of(args, "run"),
         wrong=place,
         timeout=float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT,
         fill=args.get("fill") is not False,
@@ -124,7 +108,7 @@ async def _touch(node: Node, request: LocalRequest) -> LocalReply:
     """A reader of a mount is at a chunk run."""
     if request.args.get("fill") is False:
         return LocalReply()
-    await node.touched(parse_snapshot_id(_text(request.args, "snapshot")), _number(request.args, "run"))
+    await node.touched(parse_snapshot_id(text_of(request.args, "snapshot")), number_of(request.args, "run"))
     return LocalReply()
 
 
@@ -160,9 +144,9 @@ async def _announce_ref(node: Node, ref: RefRecord) -> None:
 
 async def _tag(node: Node, request: LocalRequest) -> LocalReply:
     args = request.args
-    snapshot = await node.resolve(_text(args, "snapshot"))
+    snapshot = await node.resolve(text_of(args, "snapshot"))
     await node.open(snapshot)
-    name, move = _text(args, "name"), args.get("move") is True
+    name, move = text_of(args, "name"), args.get("move") is True
     ref = await node.blocking(lambda: node.names.tag(snapshot, name, move=move))
     await _announce_ref(node, ref)
     return LocalReply({"name": ref.name, "snapshot": snapshot.hex()})
@@ -170,14 +154,14 @@ async def _tag(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _untag(node: Node, request: LocalRequest) -> LocalReply:
     await node.ask_names()
-    ref = await node.blocking(node.names.untag, _text(request.args, "name"))
+    ref = await node.blocking(node.names.untag, text_of(request.args, "name"))
     await _announce_ref(node, ref)
     return LocalReply({"name": ref.name})
 
 
 async def _rm(node: Node, request: LocalRequest) -> LocalReply:
     args = request.args
-    snapshot = await node.resolve(_text(args, "snapshot"))
+    snapshot = await node.resolve(text_of(args, "snapshot"))
     force = args.get("force") is True
     names = await node.remove(snapshot, force=force)
     return LocalReply({"snapshot": snapshot.hex(), "names": [*names]})
@@ -199,6 +183,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "tag": _tag,
     "untag": _untag,
     "rm": _rm,
+    **retention_operations.OPERATIONS,
+    **room_operations.OPERATIONS,
+    **scrub_operations.OPERATIONS,
 }
 
 

@@ -27,7 +27,7 @@ RESIZE_WAIT = 60.0
 
 
 class Table(Enum):
-    """The sub-databases. Residency, leases, origins and origin keys will have their own beside these."""
+    """The sub-databases. Residency, origins and origin keys will have their own beside these."""
 
     META = b"meta"
     CHUNKS = b"chunks"
@@ -38,6 +38,11 @@ class Table(Enum):
     SNAPSHOTS = b"snapshots"
     REFS = b"refs"
     HOLDS = b"holds"
+    LEASES = b"leases"
+
+
+READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Table.FILES)
+"""What readers in other processes need. These exist in a store of any version: a mount may be newer than its node."""
 
 
 class Transaction:
@@ -82,7 +87,8 @@ class Index:
         self._path = path
         self._write_lock = threading.Lock()
         self._gate = _ResizeGate()
-        self._tables = {table: env.open_db(table.value, create=create) for table in Table}
+        tables = Table if create else READ_BY_OTHERS
+        self._tables = {table: env.open_db(table.value, create=create) for table in tables}
         self._chunks = self._tables[Table.CHUNKS]
 
     @classmethod

@@ -1,0 +1,7 @@
+"""The room of the store: its capacity and its floor: operations of the unix socket (`node.operations`)."""
+
+from collections.abc import Mapping
+
+from hoard_p2p.node.asking import Operation
+
+OPERATIONS: Mapping[str, Operation] = {}
