@@ -20,6 +20,7 @@ from hoard_p2p.transfer.wire import Announcement
 
 log = logging.getLogger(__name__)
 
+
 async def _ping(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply({"pid": os.getpid(), "node": node.me.node_id.hex(), "url": node.me.url})
 
