@@ -94,6 +94,11 @@ class _Line:
             framing.raise_error(message.body)
         return message
 
+    def greet(self) -> None:
+        """Say who reads, if the node answers."""
+        with self._lock, suppress(OSError, HoardError):
+            self._connected()
+
     def close(self) -> None:
         if self._sock is not None:
             self._sock.close()
@@ -176,6 +181,7 @@ class ThroughNode:
         self.why = why
         self._line = _Line(data_dir, {"why": why, "mountpoint": mountpoint})
         self._expected: dict[Span, _Piece] = {}
+        self._line.greet()
 
     def __enter__(self) -> "ThroughNode":
         return self
