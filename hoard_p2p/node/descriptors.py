@@ -1,8 +1,9 @@
-"""How many files this process may have open, and that it may have enough."""
+"""How many files this process may have open, and what is said when they, or memory, do not suffice."""
 
+import errno
 import resource
 
-from hoard_p2p.errors import Refused
+from hoard_p2p.errors import Refused, StoreFailed
 
 NODE_FILES = 64
 """What a node has open with one publish and a few clients; with peers and mounts it wants thousands."""
@@ -20,3 +21,27 @@ def allow_files(least: int, who: str) -> None:
         )
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def no_files_left(what: str) -> StoreFailed:
+    """What to say when this process, or the machine, has no descriptor left."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return StoreFailed(
+        f"{what} failed: no file descriptor is left (this process may have {limit}); nothing was changed, try again; "
+        "if it stays so, raise the limit (ulimit -n, LimitNOFILE= of systemd) and restart it"
+    )
+
+
+def explained(error: BaseException, what: str) -> StoreFailed | None:
+    """In words what a machine's limits made of `what`; None if it was something else."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := explained(one, what)) is not None), None)
+    number = error.errno if isinstance(error, OSError) else errno.ENOMEM if isinstance(error, MemoryError) else 0
+    if number in (errno.EMFILE, errno.ENFILE):
+        return no_files_left(what)
+    if number in (errno.ENOMEM, errno.EAGAIN):
+        return StoreFailed(
+            f"{what} failed: {error or 'no memory is left'}; nothing was changed, try again when there is more memory, "
+            "or raise ulimit -v or -u"
+        )
+    return None

@@ -15,6 +15,7 @@ from pathlib import Path
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError
 from hoard_p2p.node import framing
+from hoard_p2p.node.descriptors import explained, no_files_left
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,9 @@ class Connection:
             report=report,
         )
         try:
-            if message.body.get("heartbeat") is True:
+            if message.cut:
+                reply: LocalReply | HoardError = no_files_left(request.op)
+            elif message.body.get("heartbeat") is True:
                 reply = await self._answer_beating(request, seq)
             else:
                 reply = await self._answer(request)
@@ -165,6 +168,9 @@ class Connection:
         except HoardError as error:
             return error
         except Exception as error:
+            if (known := explained(error, request.op)) is not None:
+                log.warning("%s", known)
+                return known
             log.exception("operation %s failed", request.op)
             return HoardError(f"internal error in {request.op}: {error!r}; the node's log has the details")
 

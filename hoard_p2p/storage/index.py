@@ -131,7 +131,7 @@ class Index:
             except (lmdb.MemoryError, MemoryError) as error:  # address space is limited (RLIMIT_AS, some sandboxes)
                 size //= 2
                 if size < LEAST_MAP:
-                    raise StoreFailed(_no_space(path, wanted)) from error
+                    raise StoreFailed(f"the index {path} cannot be opened: {_no_space(path, wanted)}") from error
             except lmdb.Error as error:
                 raise StoreFailed(f"the index {path} could not be opened: {error}") from error
 
@@ -145,7 +145,7 @@ class Index:
         except lmdb.ReadersFullError as error:
             raise Refused(f"the index {path} cannot be read: {_table_full(path)}") from error
         except (lmdb.MemoryError, MemoryError) as error:
-            raise Refused(f"the index {path} cannot be read: {_no_space(path, LEAST_MAP)}") from error
+            raise Refused(f"the index {path} cannot be read: {_no_space(path, map_size(path))}") from error
         except (lmdb.Error, OSError) as error:
             raise Refused(f"the index {path} cannot be opened by this process ({error})") from error
 
@@ -309,9 +309,8 @@ def _require_lock(path: Path) -> None:
 
 def _no_space(path: Path, size: int) -> str:
     return (
-        f"address space is limited too much: the index {path} wants a map of {size >> 20:,} MiB, and at least "
-        f"{LEAST_MAP >> 20:,} MiB beside what Python needs (about 1,000 MiB); raise ulimit -v "
-        f"(ulimit -v unlimited, LimitAS=infinity of systemd)"
+        f"address space is limited: its map takes {size >> 20:,} MiB, in a node at least {LEAST_MAP >> 20:,} MiB, "
+        "beside about 1,000 MiB for Python; raise ulimit -v (ulimit -v unlimited, LimitAS=infinity of systemd)"
     )
 
 
