@@ -27,6 +27,7 @@ from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
 from hoard_p2p.storage.openslab import blocks_of, make_slab, reopen_slab, trim
 from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.reclaim import Reclaimer
 from hoard_p2p.storage.records import (
     FileSlab,
     LeaseRecord,
@@ -71,6 +72,8 @@ class Store:
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
         self._writers: list[ChunkWriter] = []
+        self.reclaimer = Reclaimer(self._index, self._reader, data_dir, self._healer, self._writers)
+        undo.callback(self.reclaimer.close)
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
         self._undo = undo
@@ -157,6 +160,7 @@ class Store:
 
     def commit(self, extents: Sequence[Extent]) -> None:
         """See SlabBroker. Also raises BadRequest or Refused if a slab is neither made nor continued in this start."""
+        self.reclaimer.committed(extent.chunk_id for extent in extents)
         with self._index.write() as txn:
             for slab in {extent.slab for extent in extents} - self._continued:
                 chunks.own_slab(txn, slab, self.start_number)
