@@ -196,7 +196,8 @@ class LocalServer:
                         log.warning("a local client could not be accepted: %s", error)
                         await asyncio.sleep(ACCEPT_PAUSE)
                         continue
-                    group.create_task(Connection(client, self._handler, beat=self._beat).serve())
+                    serving = group.create_task(Connection(client, self._handler, beat=self._beat).serve())
+                    serving.add_done_callback(lambda _, client=client: client.close())  # also if it never began
         finally:
             # Before closing: the open socket keeps its inode, so that no other file can have the same number.
             if self._file_there() == self._file:  # else the directory was replaced, and another node listens there

@@ -50,6 +50,7 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
     """The snapshot's figures and its catalog, as a sealed memfd."""
     snapshot = await node.resolve(text_of(request.args, "snapshot"))
     opened = await node.open(snapshot)
+    await node.blocking(node.reader.forget_dead)  # the asker may be about to enter itself
     node.group.create_task(_note_use(node, snapshot))  # behind the answer: it waits for the disk
     totals = opened.root.totals
     body: Body = {

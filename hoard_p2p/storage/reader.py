@@ -92,6 +92,10 @@ class StoreReader:
         if the slab is not there."""
         return self._slabs.get(slab)
 
+    def forget_slab(self, slab: int) -> None:
+        """Keep the slab open no longer than somebody reads it."""
+        self._slabs.forget(slab)
+
     def open_slab(self, slab: int) -> int:
         """See FileSlabs."""
         return self._slabs.open_apart(slab)
@@ -105,6 +109,10 @@ class StoreReader:
         """Those of `extents` (from a sidecar) that the index lists, hence whose bytes were synced (I2)."""
         with self._index.read() as txn:
             return [extent for extent in extents if lists(txn, extent)]
+
+    def forget_dead(self) -> None:
+        """In the node: make room in the index's table of readers. Processes that were killed leave their entries."""
+        self._index.forget_dead()
 
     def vacancy(self, chunk_id: ChunkId) -> int | None:
         """None if the chunk is stored; else the generation that its next place will have."""
