@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hoard_p2p.config import Json
@@ -50,6 +51,10 @@ class LocalRequest:
 
 
 Handler = Callable[[LocalRequest], Awaitable[LocalReply]]
+
+
+def _hang_up(client: socket.socket, _: object) -> None:
+    client.close()
 
 
 async def _ready(sock: socket.socket, *, writing: bool) -> None:
@@ -197,7 +202,7 @@ class LocalServer:
                         await asyncio.sleep(ACCEPT_PAUSE)
                         continue
                     serving = group.create_task(Connection(client, self._handler, beat=self._beat).serve())
-                    serving.add_done_callback(lambda _, client=client: client.close())  # also if it never began
+                    serving.add_done_callback(partial(_hang_up, client))  # also if it never began
         finally:
             # Before closing: the open socket keeps its inode, so that no other file can have the same number.
             if self._file_there() == self._file:  # else the directory was replaced, and another node listens there
