@@ -83,6 +83,10 @@ class Node:
         self.writer = self.store.writer()
         self.reader = self.store.reader()
         self.bulk = BulkClient()
+        self._furnish(port)
+
+    def _furnish(self, port: int) -> None:
+        """The rooms, each handed what it needs of the others."""
         self.names = Names(self.store, self.store.node_id, time.time_ns)
         self.held = Held(self.store.node_id, self.reader)
         self.leases = Leases()
