@@ -77,6 +77,8 @@ class Store:
                 layout.refuse_foreign()
                 layout.make()
                 undo.callback(NodeLock(layout.lock).release)
+                if not exists:
+                    layout.discard_half_made()
                 store = cls(layout, undo)
                 trim(layout)
                 if not exists:
