@@ -73,6 +73,12 @@ class Transaction:
                     return
                 yield key, value
 
+    def scan_from(self, table: Table, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All keys from `key` on, and their values, in key order. Do not change the table meanwhile."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if cursor.set_range(key):
+            yield from cursor
+
     def count(self, table: Table) -> int:
         return int(self._txn.stat(self._tables[table])["entries"])
 
