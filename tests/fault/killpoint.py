@@ -21,6 +21,7 @@ DISK_CALLS = frozenset({
     "copy_file_range",
 })  # fmt: skip
 """By name; those of LMDB too, whose transactions reach the disk in `commit` or at the end of a `with`."""
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _EVENTS = ("c_call", "c_return", "c_exception")
 
 
@@ -40,7 +41,7 @@ class Camera:
 
     def hook(self, frame: FrameType, event: str, what: object) -> None:
         """For `sys.setprofile` and `threading.setprofile`."""
-        if event in _EVENTS and getattr(what, "__name__", "") in DISK_CALLS:
+        if event in _EVENTS and _touches_disk(what):
             me = threading.get_ident()
             if event != "c_call":
                 self._inside.discard(me)
@@ -87,6 +88,11 @@ class Camera:
             self._take()
             self.taken = True
             self._taking = False
+
+
+def _touches_disk(what: object) -> bool:
+    """Not the end of a lock's `with`."""
+    return getattr(what, "__name__", "") in DISK_CALLS and not isinstance(getattr(what, "__self__", None), _LOCKS)
 
 
 def copy_tree(directory: Path, copy: Path) -> None:

@@ -203,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.extents_count() == len(self.model.chunks)
         self.model.safe = set(self.model.chunks)
 
-    @rule(pieces=FILES, as_file=st.booleans(), at=st.integers(1, 20))
+    @rule(pieces=FILES, as_file=st.booleans(), at=st.integers(1, 25))
     def kill_while_putting(self, pieces: list[bytes], as_file: bool, at: int) -> None:
         def action() -> None:
             if as_file:
@@ -215,7 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         self._kill_during(action, at)
 
-    @rule(which=WHICH, heals=st.booleans(), at=st.integers(1, 20))
+    @rule(which=WHICH, heals=st.booleans(), at=st.integers(1, 25))
     def kill_while_healing(self, which: int, heals: bool, at: int) -> None:
         action = self.quarantine_and_heal if heals else self.quarantine_all_places_of_one
         self._kill_during(lambda: action(which), at)
