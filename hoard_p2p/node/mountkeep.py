@@ -91,6 +91,10 @@ class Kept:
         """The workers' counters; empty where they cannot be seen."""
         return [] if self.copies is None else self.copies.slots()
 
+    def alive(self) -> bool | None:
+        """Whether the kernel still serves it; None where that cannot be seen."""
+        return None if self.copies is None else self.copies.alive
+
 
 @dataclass(slots=True, eq=False)
 class _Started:
