@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 
+from hoard_p2p.config import DEFAULT_FLOOR, Floor, parse_floor
 from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
@@ -24,7 +25,7 @@ from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table, Transaction
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
-from hoard_p2p.storage.openslab import make_slab, reopen_slab, trim, used_bytes
+from hoard_p2p.storage.openslab import blocks_of, make_slab, reopen_slab, trim
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.records import (
     FileSlab,
@@ -35,6 +36,7 @@ from hoard_p2p.storage.records import (
     encode_ref,
     encode_snapshot,
 )
+from hoard_p2p.storage.room import Room, size_of
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.writer import ChunkWriter
 
@@ -44,6 +46,7 @@ MOST_COPIED = 1 << 30
 _NODE_ID = b"node_id"
 _START = b"start"
 _CAPACITY = b"capacity"
+_FLOOR = b"floor"
 _U64 = struct.Struct("<Q")
 
 
@@ -65,6 +68,8 @@ class Store:
         self._reader = StoreReader(self._index, data_dir, owns_index=False)
         undo.callback(self._reader.close)
         self._healer = Healer(self._index, self._reader)
+        trim(data_dir)
+        self.room = Room(data_dir, self.capacity(), self.floor())
         self._writers: list[ChunkWriter] = []
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
@@ -86,7 +91,6 @@ class Store:
                 layout.make()
                 undo.callback(NodeLock(layout.lock).release)
                 store = cls(layout, undo)
-                trim(layout)
                 if not exists:
                     layout.write_format()
             except OSError as error:
@@ -137,11 +141,19 @@ class Store:
             slab = chunks.add_slab(txn, record)
         try:
             path = self._layout.slab(kind, self.start_number, slab)
-            return make_slab(path, SidecarHeader(slab, self.start_number, size, kind))
+            handle = make_slab(path, SidecarHeader(slab, self.start_number, size, kind))
+            self.room.turn(0, blocks_of(handle.data_fd, handle.sidecar_fd))
+            return handle
         except OSError as error:
             with self._index.write() as txn:
                 chunks.drop_slab(txn, slab)
             raise StoreFailed(f"no new slab in {self._layout.slabs}: {error}") from error
+
+    def grant(self, size: int) -> None:
+        self.room.grant(size)
+
+    def give_back(self, size: int, taken: int = 0) -> None:
+        self.room.turn(size, taken)
 
     def commit(self, extents: Sequence[Extent]) -> None:
         """See SlabBroker. Also raises BadRequest or Refused if a slab is neither made nor continued in this start."""
@@ -228,6 +240,18 @@ class Store:
     def set_capacity(self, size: int) -> None:
         with self._index.write() as txn:
             txn.put(Table.META, _CAPACITY, _U64.pack(size))
+        self.room.limit(capacity=size)
+
+    def floor(self) -> Floor:
+        """What stays free of the file system; the default if none was ever set."""
+        with self._index.read() as txn:
+            raw = txn.get(Table.META, _FLOOR)
+        return parse_floor(raw.decode()) if raw else DEFAULT_FLOOR
+
+    def set_floor(self, floor: Floor) -> None:
+        with self._index.write() as txn:
+            txn.put(Table.META, _FLOOR, str(floor).encode())
+        self.room.limit(floor=floor)
 
     def extents_count(self) -> int:
         """Number of chunks that have a place."""
@@ -236,7 +260,7 @@ class Store:
 
     def used_bytes(self) -> int:
         """What slabs and sidecars take on the disk, reserved space included. Looks at every slab."""
-        return used_bytes(self._layout)
+        return size_of(self._layout.slabs)
 
     # --- snapshots
 

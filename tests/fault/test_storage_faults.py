@@ -15,12 +15,14 @@ import pytest
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import SlabKind
+from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
 
 RNG = random.Random(31)
 MIB = 1 << 20
+FORGETFUL = WriterSettings(refused_seconds=0)
 READER = """
 import os, sys
 from pathlib import Path
@@ -108,6 +110,7 @@ def test_a_user_who_may_not_read_the_index_is_refused(new_directory: Callable[[s
 GROW = """
 import sys
 from pathlib import Path
+from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Index, Table
 index = Index.for_writing(Path(sys.argv[1]), int(sys.argv[2]))
 with index.write() as txn:
@@ -159,7 +162,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 def test_a_put_that_finds_no_space_fails_and_later_ones_work(tmp_path: Path) -> None:
     chunks = [RNG.randbytes(MIB) for _ in range(12)]
-    with Store.open(tmp_path) as store, store.writer() as writer:
+    with Store.open(tmp_path) as store, store.writer(FORGETFUL) as writer:
         with largest_file(8 * MIB):
             stored = [put(writer, data) for data in chunks[:8]]
             with pytest.raises(StoreFailed):
@@ -188,7 +191,7 @@ def small_disk(directory: Path, size: int) -> Iterator[Path]:
 def test_a_full_disk_fails_puts_and_files_and_the_store_recovers_when_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 80 * MIB) as disk:
         (disk / "filler").write_bytes(bytes(60 * MIB))
-        with Store.open(disk / "data") as store, store.writer() as writer:
+        with Store.open(disk / "data") as store, store.writer(FORGETFUL) as writer:
             kept = []
             with pytest.raises(StoreFailed):
                 for _ in range(40):
