@@ -110,7 +110,14 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
     local = LocalServer(node.settings.data_dir, partial(operations.handle, node))
     await server.serve(listener)
     try:
-        for work in (local.run, node.agent.run, node.gossip.run, node.mounts.run, partial(_watch_data_dir, node)):
+        for work in (
+            local.run,
+            node.agent.run,
+            node.gossip.run,
+            node.mounts.run,
+            node.retention.run,
+            partial(_watch_data_dir, node),
+        ):
             node.group.create_task(work())
         log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
         if not is_loopback(node.me.host):

@@ -18,8 +18,9 @@ from hoard_p2p.mount.mountinfo import FILE_SYSTEM, lines
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.parts import MountRecord
+from hoard_p2p.storage.lifetables import boot_id
 from hoard_p2p.storage.records import LeaseRecord
-from hoard_p2p.storage.store import Store, boot_id
+from hoard_p2p.storage.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ RENEW_NS = 1800 * 1_000_000_000
 class Seen(NamedTuple):
     """A mount that the node has a line to, or copies of. `alive`: see `Kept.alive`."""
 
-    snapshot: SnapshotId
     alive: bool | None
 
 
@@ -87,11 +87,11 @@ class MountLeases:
 
     def restore(self) -> None:
         """Take over the leases of the node that ran here before; those of before the machine's start are void."""
-        for record in self._store.leases():
+        for record in self._store.life.leases():
             if record.boot_id == self._boot:
                 self._hold(record, attached=False)
             else:
-                self._store.drop_lease(record.snapshot, record.device)
+                self._store.life.drop_lease(record.snapshot, record.device)
 
     def attached(self, mount: MountRecord) -> None:
         """A mount has attached: its snapshot is leased when this returns. Raises StoreFailed where that cannot be
@@ -112,7 +112,7 @@ class MountLeases:
             renewed=now,
         )
         self._hold(record, attached=True)
-        self._store.put_lease(record)
+        self._store.life.put_lease(record)
 
     def forced(self, device: str) -> None:
         """Somebody ends the mount with that MAJOR:MINOR by force. From any thread."""
@@ -127,12 +127,13 @@ class MountLeases:
         if known is not None:
             known.stay.close()
 
-    def tend(self, kept: Mapping[str, Seen]) -> list[SnapshotId]:
-        """Renew what lives, free what ended; the snapshots of the latter. `kept`: the node's mounts by device."""
+    def tend(self, kept: Mapping[tuple[SnapshotId, str], Seen]) -> list[SnapshotId]:
+        """Renew what lives, free what ended; the snapshots of the latter. `kept`: the node's mounts by
+        snapshot and device."""
         listed = {line.device for line in lines() if line.file_system == FILE_SYSTEM}
         ended = []
         for lease in list(self._known.values()):
-            fate = lease_fate(self._facts(lease, kept.get(lease.record.device), listed))
+            fate = lease_fate(self._facts(lease, kept.get((lease.record.snapshot, lease.record.device)), listed))
             lease.forced |= fate.forced or lease.record.device in self._forced
             if fate.ended:
                 self._end(lease)
@@ -143,10 +144,9 @@ class MountLeases:
 
     def _facts(self, lease: _Lease, kept: Seen | None, listed: Collection[str]) -> Facts:
         record = lease.record
-        mine = kept if kept is not None and kept.snapshot == record.snapshot else None
         return Facts(
-            kept=mine is not None,
-            alive=None if mine is None else mine.alive,
+            kept=kept is not None,
+            alive=None if kept is None else kept.alive,
             listed=record.device in listed,
             attached=lease.attached,
             supervised=record.start_time != 0 and _start_time(record.pid) == record.start_time,
@@ -156,7 +156,7 @@ class MountLeases:
     def _end(self, lease: _Lease) -> None:
         record = lease.record
         if lease.forced:
-            self._store.note_forced_end()  # before the lease goes: until then nothing of it is given back
+            self._store.reclaimer.mounts_ended_hard()  # before the lease goes: until then nothing of it is given back
         del self._known[record.snapshot, record.device]
         self._forced.discard(record.device)
         lease.stay.close()
@@ -166,13 +166,13 @@ class MountLeases:
             record.mountpoint,
             ", by force" if lease.forced else "",
         )
-        self._store.drop_lease(record.snapshot, record.device)
+        self._store.life.drop_lease(record.snapshot, record.device)
         self._names.touch(record.snapshot, within=0)
 
     def _renew(self, lease: _Lease) -> None:
         lease.record = replace(lease.record, renewed=time.time_ns())
         with suppress(StoreFailed):  # the disk is full, most likely: tried again at the next turn of an hour
-            self._store.put_lease(lease.record)
+            self._store.life.put_lease(lease.record)
             self._names.touch(lease.record.snapshot)
 
     def close(self) -> None:

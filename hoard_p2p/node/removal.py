@@ -47,7 +47,7 @@ def uses_here(node: "Node", snapshots: Sequence[SnapshotId]) -> list[Use]:
 
 
 async def uses(node: "Node", snapshots: Sequence[SnapshotId]) -> Uses:
-    """Ask every node of the view, this one first. (A node that is not in the view is dead or gone, as far as is known.)"""
+    """Ask every node of the view, this one first. A node that is not in the view is dead or gone, as far as is known."""
     found = Uses()
     for use in uses_here(node, snapshots):
         found.add("this node", use)
@@ -70,7 +70,7 @@ async def uses(node: "Node", snapshots: Sequence[SnapshotId]) -> Uses:
 
 
 async def check_unused(node: "Node", snapshot: SnapshotId) -> None:
-    """Raises SnapshotUnknown, and Refused while it is named, pinned or leased anywhere, or where a node does not say."""
+    """Raises SnapshotUnknown; Refused while it is named, pinned or leased anywhere, or where a node does not say."""
     record = node.names.snapshot(snapshot)
     if record is None or record.removed:
         raise SnapshotUnknown(f"no snapshot {snapshot.hex()} is known here")

@@ -27,8 +27,8 @@ class Part(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CachedSet:
-    """A snapshot that is living and known here. `last_used`: on this node, nanoseconds since the epoch; `needed`: leased
-    or pinned here; `expired`: nothing names it any more and its time is over."""
+    """A snapshot that is living and known here. `last_used`: on this node, nanoseconds since the epoch; `needed`:
+    leased or pinned here; `expired`: nothing names it any more and its time is over."""
 
     snapshot: SnapshotId
     last_used: int
@@ -43,7 +43,9 @@ class Step(NamedTuple):
 
 def order(sets: Iterable[CachedSet]) -> list[Step]:
     """What to evict, one step after the other, until there is room enough."""
-    going = sorted((one for one in sets if not one.needed), key=lambda one: (not one.expired, one.last_used, one.snapshot))
+    going = sorted(
+        (one for one in sets if not one.needed), key=lambda one: (not one.expired, one.last_used, one.snapshot)
+    )
     return [Step(one.snapshot, part) for part in Part for one in going]
 
 
