@@ -36,7 +36,7 @@ class StoreKeeper:
         self._reader = reader
         self._heal = heal
         self.claims: Claims | None = None
-        """While something is collected: what is relied on because it is here already is marked before it is looked up."""
+        """While something is collected: what is relied on because it is here is marked before it is looked up."""
         self._files: OrderedDict[tuple[SnapshotId, int], FileSink] = OrderedDict()
         self._lock = threading.Lock()
 

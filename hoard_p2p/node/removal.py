@@ -47,7 +47,7 @@ def uses_here(node: "Node", snapshots: Sequence[SnapshotId]) -> list[Use]:
 
 
 async def uses(node: "Node", snapshots: Sequence[SnapshotId]) -> Uses:
-    """Ask every node of the view, this one first. A node that is not in the view is dead or gone, as far as is known."""
+    """Ask every node of the view, this one first. (Who is not in the view is dead or gone, as far as is known.)"""
     found = Uses()
     for use in uses_here(node, snapshots):
         found.add("this node", use)

@@ -8,9 +8,9 @@ for room may hold all of the store's.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from hoard_p2p.errors import Corrupt, HoardError, SnapshotUnknown, StoreFailed, Unavailable
@@ -55,6 +55,7 @@ class Retention:
         self._relief = Relief(node, self.evictions)
         self._waiting_mounts = 0
         self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
+        self._failed: set[SnapshotId] = set()
         self._wake = asyncio.Event()
         self._collected = 0
         self._due = 0.0
@@ -116,6 +117,9 @@ class Retention:
             if time.monotonic() > until:
                 del self._expected[snapshot]
                 stay.close()
+        for snapshot in [failed for failed in self._failed if not self._node.leases.users(failed)]:
+            self._failed.discard(snapshot)
+            await self._node.blocking(self._node.names.forget, snapshot)
         if self._node.names.removals != self._collected:
             self._collected = self._node.names.removals
             self.soon()
@@ -131,6 +135,18 @@ class Retention:
             self._claims.close()
             self._claims = self._node.keeper.claims = None
         return self.waiting
+
+    @contextmanager
+    def publishing(self, snapshot: SnapshotId) -> Iterator[None]:
+        """It is being published: in use until it is shown; forgotten if that fails."""
+        with self._node.leases.held(snapshot, "being published"):
+            try:
+                yield
+            except BaseException:
+                self._failed.add(snapshot)
+                raise
+            finally:
+                self.soon()
 
     # --- mounts
 
@@ -217,13 +233,18 @@ class Retention:
             await self.settle(outcome)
         return outcome
 
+    async def would_free(self, snapshot: SnapshotId) -> Outcome:
+        """What the removal of a snapshot would free on this node. Raises as `gc`."""
+        dropped = [await self._sweep(gone, dry_run=True) for gone in (set[SnapshotId](), {snapshot})]
+        return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
+
     async def _sweep(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
         node = self._node
         living = [record for record in node.names.known() if record.id not in gone]
         leased = node.leases.leased()
         must = await self._thread(node.store.life.held_snapshots)
         must |= leased | {record.id for record in living if record.pinned}
-        wanted = {record.id for record in living} | leased
+        wanted = {record.id for record in living} | (leased - gone)
         found = await self._thread(collecting.marks, node.store, sorted(wanted), must & wanted)
         for snapshot in found.unread:
             found.add_open(await self._readable(snapshot))
@@ -240,6 +261,6 @@ class Retention:
             return await self._node.open(snapshot)
         except (Unavailable, Corrupt, SnapshotUnknown) as error:
             raise Unavailable(
-                f"nothing is collected: the catalog of {short(snapshot)}, which is kept or in use here, cannot be read, "
-                f"so what belongs to it is not known ({error})"
+                f"nothing is collected: the catalog of {short(snapshot)}, which is kept or in use here, cannot be "
+                f"read, so what belongs to it is not known ({error})"
             ) from error

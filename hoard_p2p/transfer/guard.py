@@ -35,7 +35,8 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Limits:
     """Bounds taken before memory is. Times in seconds. Of the requests, `adopts` may pull segments at a time and
     `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count
-    segments. `names`: host names that this node may be asked by, besides IP addresses, `localhost` and the machine's own name."""
+    segments. `names`: host names that this node may be asked by, besides IP addresses, `localhost` and the machine's
+    own name."""
 
     connections: int = 1024
     requests: int = 512
