@@ -18,7 +18,7 @@ from hoard_p2p.cluster.agent import ClusterAgent, Greeting
 from hoard_p2p.cluster.discovery import Advert, parse_discovery
 from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import DEFAULT_REPLICAS
-from hoard_p2p.errors import BadRequest, SnapshotUnknown, Unavailable
+from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour, Sources
@@ -327,15 +327,23 @@ class Node:
         mark = self.writer.mark()
         limit = asyncio.Semaphore(PULLS_AT_ONCE)
 
+        failures: list[HoardError] = []
+
         async def one(number: int) -> None:
             async with limit:
-                await self.fetcher.whole(self.demand.segment(opened, number), timeout=PULL_TIMEOUT, first=source)
+                try:
+                    await self.fetcher.whole(self.demand.segment(opened, number), timeout=PULL_TIMEOUT, first=source)
+                except HoardError as error:
+                    failures.append(error)
 
         async with asyncio.TaskGroup() as group:
             for number in segments:
                 group.create_task(one(number))
         await self.blocking(self.writer.flush, mark)
-        return [number for number in segments if await self.blocking(self.held.whole, opened.catalog, number)]
+        stored = [number for number in segments if await self.blocking(self.held.whole, opened.catalog, number)]
+        if failures and not stored:
+            raise failures[0]
+        return stored
 
     def _may_keep(self, catalog: Catalog, number: int) -> bool:
         """Whether a copy of a segment belongs here by this node's own view, with some slack: a home that is away or
