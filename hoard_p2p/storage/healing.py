@@ -57,11 +57,11 @@ class Wounds:
         with self._lock:
             return tuple(self._places.get(identifier, ()))
 
-    def in_slab(self, slab: int) -> list[Place]:
+    def in_slab(self, slab: int) -> list[tuple[ChunkId, Place]]:
         with self._lock:
             if slab not in self._open:
                 return []
-            return [place for places in self._places.values() for place in places if place.slab == slab]
+            return [(of, place) for of, places in self._places.items() for place in places if place.slab == slab]
 
     def is_last(self, place: Place) -> bool:
         """Whether the slab of `place` has all of its file again once this place is healed."""
@@ -151,7 +151,7 @@ class Healer:
                     self.heal(identifier, data)
 
     @contextmanager
-    def still(self) -> Iterator[Callable[[int], list[Place]]]:
+    def still(self) -> Iterator[Callable[[int], list[tuple[ChunkId, Place]]]]:
         """Nobody is healed or quarantined inside this block; gives the places of a slab that await good bytes."""
         with self._turn:
             yield self._wounds.in_slab

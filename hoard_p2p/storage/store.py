@@ -64,7 +64,15 @@ class Store:
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
         self._writers: list[ChunkWriter] = []
-        self.reclaimer = Reclaimer(self._index, self._reader, data_dir, self._healer, self._writers)
+        self.reclaimer = Reclaimer(
+            self._index,
+            self._reader,
+            data_dir,
+            healer=self._healer,
+            room=self.room,
+            writers=self._writers,
+            new_writer=self.writer,
+        )
         undo.callback(self.reclaimer.close)
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
@@ -131,6 +139,10 @@ class Store:
         return handle
 
     def _make_slab(self, kind: SlabKind, size: int, file_key: bytes) -> SlabHandle:
+        with self.reclaimer.making:
+            return self._make_slab_alone(kind, size, file_key)
+
+    def _make_slab_alone(self, kind: SlabKind, size: int, file_key: bytes) -> SlabHandle:
         record = SlabRecord(kind, self.start_number, size, time.time_ns(), file_key)
         with self._index.write() as txn:  # before the file: a number that was used once is never used again
             slab = chunks.add_slab(txn, record)
@@ -218,7 +230,7 @@ class Store:
     def writer(self, settings: WriterSettings | None = None) -> ChunkWriter:
         """A new writer, closed by its user, or by `close` at the latest."""
         writer = ChunkWriter(self, self._reader, settings)
-        self._writers.append(writer)
+        self._writers[:] = [known for known in self._writers if not known.closed] + [writer]
         return writer
 
     def reader(self) -> StoreReader:

@@ -139,6 +139,18 @@ class ChunkWriter:
                 self._put_aside(*self._lingering.popitem(last=False))
         return sink
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def put_copy(self, chunk_id: ChunkId, data: Bytes) -> None:
+        """Keep one more place of a chunk that is stored: where it lies now is to be given up. Raises StoreFailed."""
+        self._groups.keep_copy(chunk_id, data, self._shared.take(len(data)))
+
+    def note_space(self) -> None:
+        """Somebody punched what was written: count again."""
+        self._shared.note_space()
+
     def put_aside(self, slab: int) -> None:
         """Write the slab no more, if nobody is just doing so; its lock goes when what was put is committed."""
         self._shared.put_aside(slab)
@@ -191,6 +203,12 @@ class _SharedSpots:
             self._closed = True
             if self._slab is not None:
                 self._slab.retire()
+
+    def note_space(self) -> None:
+        with self._lock:
+            if self._slab is not None and self._slab.enter():
+                self._slab.note_space()
+                self._slab.leave()
 
     def put_aside(self, slab: int) -> None:
         with self._lock:
