@@ -6,8 +6,10 @@ and from the last one that was quarantined, so "verified at generation g" never 
 
 import struct
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 
 from hoard_p2p.errors import BadRequest, Refused
+from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage.index import Table, Transaction
 from hoard_p2p.storage.records import (
@@ -117,6 +119,12 @@ def add_extents(txn: Transaction, extents: Iterable[Extent]) -> None:
         txn.put(Table.CHUNKS, chunk_id, encode_places([*places, Place(slab, offset, length, generation)]))
         if last:
             txn.put(Table.GENERATIONS, chunk_id, bytes([generation]))
+
+
+def listed(txn: Transaction, after: bytes, count: int) -> list[tuple[ChunkId, int]]:
+    """The next `count` chunks behind the id `after`, and the bytes of all their places."""
+    rows = islice(txn.scan_from(Table.CHUNKS, after + b"\0"), count)
+    return [(ChunkId(key), sum(place.length for place in decode_places(raw))) for key, raw in rows]
 
 
 def lists(txn: Transaction, extent: Extent) -> bool:

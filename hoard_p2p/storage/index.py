@@ -89,6 +89,12 @@ class Transaction:
                     return
                 yield key, value
 
+    def scan_from(self, table: Table, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All keys from `key` on, and their values, in key order. Do not change the table meanwhile."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if cursor.set_range(key):
+            yield from cursor
+
     def page(self, table: Table, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to `limit` rows whose keys are greater than `after`, in key order."""
         cursor = self._txn.cursor(db=self._tables[table])
