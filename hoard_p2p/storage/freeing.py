@@ -152,16 +152,22 @@ class Freeing:
             kept.keep(in_blocks(place.offset, place.length) for _, place in wounds(slab.number))
             if not kept.spans:
                 return self._remove(slab)
-            if slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
-                raise Held(f"slab {slab.number} may be a file that a mount which was ended by force still has mapped")
             free = gaps(kept.spans, os.fstat(slab.fd).st_size)
-            size = punch(slab.fd, free if wanted is None else touched(free, wanted))
+            spans = list(free if wanted is None else touched(free, wanted))
+            if spans and slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
+                raise Held(f"a mount that was ended by force may have left users of slab {slab.number}")
+            size = punch(slab.fd, spans)
         self._room.freed(size)  # of a slab that is being written its writer tells
         return size
 
     def kept(self, slab: Slab) -> Kept:
         """What must stay of a locked slab: what is listed, may be seen by a reader, or is being sent."""
         kept = Kept()
+        if slab.record.kind is SlabKind.FILE:
+            with self._index.read() as txn:
+                if chunks.is_complete(txn, slab.number):  # the index may list not all places of a chunk that it repeats
+                    kept.keep([in_blocks(0, slab.record.size)])
+                    return kept
         for recorded, extents in self.listed(slab):  # before limbo: what leaves the index enters limbo first
             kept.add(recorded, extents)
         kept.keep(in_blocks(gone.place.offset, gone.place.length) for gone in self._limbo.waiting_in(slab.number))

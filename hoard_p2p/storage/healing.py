@@ -75,6 +75,11 @@ class Wounds:
                 self._complete.add(slab)
             return slab not in self._open
 
+    def demoted(self, slab: int) -> None:
+        """The slab lost places that will not be healed: it has not all of its file once the others are."""
+        with self._lock:
+            self._complete.discard(slab)
+
     def close(self, identifier: ChunkId, place: Place, *, healed: bool) -> None:
         """The place holds the right bytes again, or never will."""
         with self._lock:
@@ -149,6 +154,10 @@ class Healer:
                 data = self._good(identifier, Place(slab, offset, length, 1))
                 if data is not None:
                     self.heal(identifier, data)
+
+    def demoted(self, slab: int) -> None:
+        """The slab loses places for good. Called inside the transaction that unlists them."""
+        self._wounds.demoted(slab)
 
     @contextmanager
     def still(self) -> Iterator[Callable[[int], list[tuple[ChunkId, Place]]]]:

@@ -103,6 +103,8 @@ class Leftovers:
     def _tidy_slab(self, slab: Slab, writer: Callable[[], ChunkWriter]) -> int:
         if not sidecar.is_whole(sidecar_path(slab.path)):
             self._rewrite(slab)
+        if slab.record.kind is SlabKind.FILE and self._is_complete(slab):
+            return 0
         kept = self._freeing.kept(slab)
         if kept.recorded >= REMAINS * kept.listed_bytes > 0 and self._empty(slab, kept, writer):
             return 0  # its places are in limbo now
@@ -130,9 +132,9 @@ class Leftovers:
         return size
 
     def _empty(self, slab: Slab, kept: Kept, writer: Callable[[], ChunkWriter]) -> bool:
-        """Copy the few live chunks of a slab elsewhere and unlist them here, so that it can go; whether that was done.
-        A mount's backing file is not touched: one that is complete has all of its chunks."""
-        if kept.listed_bytes > MOST_COPIED or not self._may_go(slab):
+        """Copy the few live chunks of a slab elsewhere and unlist them here, so that it can go; whether that was
+        done."""
+        if kept.listed_bytes > MOST_COPIED:
             return False
         extents = [extent for _, listed in self._freeing.listed(slab) for extent in listed]
         try:
@@ -146,9 +148,9 @@ class Leftovers:
         self._unlist([extent.chunk_id for extent in extents], partial(chunks.redundant_in, slab.number))
         return True
 
-    def _may_go(self, slab: Slab) -> bool:
+    def _is_complete(self, slab: Slab) -> bool:
         with self._index.read() as txn:
-            return slab.record.kind is SlabKind.SHARED or not chunks.is_complete(txn, slab.number)
+            return chunks.is_complete(txn, slab.number)
 
     def _copy(self, extent: Extent, copies: ChunkWriter) -> bool:
         """Whether the chunk has a good place elsewhere then."""

@@ -6,6 +6,7 @@ docs/concurrency.md has the order of the steps and what a crash leaves at each.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -62,12 +63,13 @@ class Reclaimer:
         room: Room,
         writers: Sequence[ChunkWriter],
         new_writer: Callable[[], ChunkWriter],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`writers`: those of this process; the list changes as they come and go."""
         self._index = index
         self._healer = healer
         self._writers = writers
-        self._limbo = Limbo(index)
+        self._limbo = Limbo(index, clock)
         self._new_writer = new_writer
         self._freeing = Freeing(index, reader, layout, healer=healer, limbo=self._limbo, room=room)
         self._leftovers = Leftovers(index, reader, layout, freeing=self._freeing, room=room, unlist=self._unlist_all)
@@ -76,6 +78,9 @@ class Reclaimer:
         self.making = threading.Lock()
         """Held while a slab is made, so that nobody takes a half made one for garbage."""
         self._claims: list[Claims] = []
+        self.losses = 0
+        """Grows inside each transaction that unlists something: who looked through the index before, and finds the same
+        number inside a write transaction, knows that nothing went meanwhile."""
         self._fresh: Claims | None = None
         self._marking = 0
 
@@ -141,6 +146,8 @@ class Reclaimer:
                         batch.extents.add(Gone(chunk_id, place))
                 for slab in batch.extents.slabs():
                     chunks.demote(txn, slab)
+                    self._healer.demoted(slab)
+                self.losses += count
                 number = txn.number
             batch.txn = number
         return Dropped(count, batch.extents.size)
@@ -151,6 +158,11 @@ class Reclaimer:
             or any(claims.has(chunk_id) for claims in self._claims)
             or any(writer.pending(chunk_id) for writer in tuple(self._writers))
         )
+
+    def may_complete(self, slab: int) -> bool:
+        """Whether no place of a slab that somebody writes was unlisted: those stay in limbo until its lock is free.
+        Called inside the transaction that records it complete."""
+        return not self._limbo.has(slab)
 
     # --- giving back
 
@@ -265,16 +277,24 @@ class Reclaimer:
     def sending(self, place: Place) -> Iterator[None]:
         """The bytes at `place` stay where they are inside this block, if the chunk is listed there when it begins: look
         the place up before, and once more inside."""
-        key, sends = place[:3], self._freeing.sends
-        with self._lock:
-            sends[key] += 1
+        self.send(place)
         try:
             yield
         finally:
-            with self._lock:
-                sends[key] -= 1
-                if not sends[key]:
-                    del sends[key]
+            self.sent(place)
+
+    def send(self, place: Place) -> None:
+        """The begin of `sending`, for those who cannot use a block."""
+        with self._lock:
+            self._freeing.sends[place[:3]] += 1
+
+    def sent(self, place: Place) -> None:
+        """The end of one `send` of that place; its generation does not matter."""
+        sends, key = self._freeing.sends, place[:3]
+        with self._lock:
+            sends[key] -= 1
+            if sends[key] <= 0:
+                del sends[key]
 
     def new_claims(self) -> Claims:
         """A table of marks for a publish; what is marked there is not lost until it is closed."""

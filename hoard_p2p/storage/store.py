@@ -183,7 +183,8 @@ class Store:
         with self._index.write() as txn:
             if slab not in self._continued:
                 chunks.own_slab(txn, slab, self.start_number)
-            chunks.put_file(txn, file_key, FileSlab(slab, complete and self._healer.may_complete(slab)))
+            complete = complete and self._healer.may_complete(slab) and self.reclaimer.may_complete(slab)
+            chunks.put_file(txn, file_key, FileSlab(slab, complete))
             chunks.set_file_key(txn, slab, file_key)
 
     def settle_file(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]], writer: ChunkWriter) -> bool:
@@ -196,6 +197,7 @@ class Store:
         known = self.file_slab(file_key)
         if known is not None and known.complete:
             return True
+        losses = self.reclaimer.losses
         with self._index.read() as txn:
             fit = files.best_slab(txn, runs)
         if fit is None or fit.missing > min(writer.copy_share * fit.data, MOST_COPIED):
@@ -206,6 +208,8 @@ class Store:
         if fit.missing and handle is None:
             return False
         with self._index.write() as txn:
+            if not fit.missing and losses != self.reclaimer.losses:
+                return False
             complete = not fit.missing and self._healer.may_complete(fit.slab)
             chunks.put_file(txn, file_key, FileSlab(fit.slab, complete))
             chunks.set_file_key(txn, fit.slab, file_key)
