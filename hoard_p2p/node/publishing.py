@@ -14,6 +14,7 @@ from hoard_p2p.node.ingest import Ingested, ingest
 from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.peer import Peer
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
 
@@ -66,11 +67,17 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
     """
     wish = _wish(options)
     await _warn_of_taken_name(node, wish.name, report)
+    with node.store.reclaimer.new_claims() as claims:  # until the snapshot is shown: then its record says what it needs
+        return await _publish(node, dir_fd, options, wish=wish, claims=claims, report=report)
+
+
+async def _publish(node: Node, dir_fd: int, options: Body, *, wish: _Wish, claims: Claims, report: Report) -> Body:
     ingested = await ingest(
         dir_fd,
         options,
         data_dir=node.settings.data_dir,
         broker=node.store,
+        claims=claims,
         executor=node.executor,
         report=report,
     )

@@ -66,7 +66,15 @@ class Store:
         self.room = Room(data_dir, self.capacity(), self.floor())
         self.life = LifeTables(self._index)
         self._writers: list[ChunkWriter] = []
-        self.reclaimer = Reclaimer(self._index, self._reader, data_dir, self._healer, self._writers)
+        self.reclaimer = Reclaimer(
+            self._index,
+            self._reader,
+            data_dir,
+            healer=self._healer,
+            room=self.room,
+            writers=self._writers,
+            new_writer=self.writer,
+        )
         undo.callback(self.reclaimer.close)
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
@@ -133,6 +141,10 @@ class Store:
         return handle
 
     def _make_slab(self, kind: SlabKind, size: int, file_key: bytes) -> SlabHandle:
+        with self.reclaimer.making:
+            return self._make_slab_alone(kind, size, file_key)
+
+    def _make_slab_alone(self, kind: SlabKind, size: int, file_key: bytes) -> SlabHandle:
         record = SlabRecord(kind, self.start_number, size, time.time_ns(), file_key)
         with self._index.write() as txn:  # before the file: a number that was used once is never used again
             slab = chunks.add_slab(txn, record)
@@ -165,7 +177,8 @@ class Store:
         with self._index.write() as txn:
             if slab not in self._continued:
                 chunks.own_slab(txn, slab, self.start_number)
-            chunks.put_file(txn, file_key, FileSlab(slab, complete and self._healer.may_complete(slab)))
+            complete = complete and self._healer.may_complete(slab) and self.reclaimer.may_complete(slab)
+            chunks.put_file(txn, file_key, FileSlab(slab, complete))
             chunks.set_file_key(txn, slab, file_key)
 
     def settle_file(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]], writer: ChunkWriter) -> bool:
@@ -178,6 +191,7 @@ class Store:
         known = self.file_slab(file_key)
         if known is not None and known.complete:
             return True
+        losses = self.reclaimer.losses
         with self._index.read() as txn:
             fit = files.best_slab(txn, runs)
         if fit is None or fit.missing > min(writer.copy_share * fit.data, MOST_COPIED):
@@ -188,6 +202,8 @@ class Store:
         if fit.missing and handle is None:
             return False
         with self._index.write() as txn:
+            if not fit.missing and losses != self.reclaimer.losses:
+                return False
             complete = not fit.missing and self._healer.may_complete(fit.slab)
             chunks.put_file(txn, file_key, FileSlab(fit.slab, complete))
             chunks.set_file_key(txn, fit.slab, file_key)
@@ -220,7 +236,7 @@ class Store:
     def writer(self, settings: WriterSettings | None = None) -> ChunkWriter:
         """A new writer, closed by its user, or by `close` at the latest."""
         writer = ChunkWriter(self, self._reader, settings)
-        self._writers.append(writer)
+        self._writers[:] = [known for known in self._writers if not known.closed] + [writer]
         return writer
 
     def reader(self) -> StoreReader:
