@@ -17,7 +17,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 
 
 class NodeSettings(NamedTuple):
-    """What `hoard up` was told. `capacity` in bytes, None: the default share of the disk. `port` 0: any free port."""
+    """What `hoard up` was told. `capacity` in bytes, None: the default share of the disk. `port` 0: any free port.
+    `scrub_days`: the period of the background scrub, 0: none, None: as it was."""
 
     data_dir: Path
     host: str
@@ -27,6 +28,7 @@ class NodeSettings(NamedTuple):
     rack: str
     capacity: int | None
     discovery: tuple[str, ...]
+    scrub_days: float | None = None
 
 
 def parse_size(text: str) -> int:

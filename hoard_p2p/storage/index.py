@@ -19,6 +19,7 @@ from hoard_p2p.errors import Refused, StoreFailed
 
 T = TypeVar("T")
 
+_BROKEN = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)
 MAX_READERS = 4096
 MIN_MAP = 64 << 30
 LEAST_MAP = 1 << 30
@@ -39,6 +40,7 @@ class Table(Enum):
     REFS = b"refs"
     HOLDS = b"holds"
     LEASES = b"leases"
+    WOUNDS = b"wounds"
 
 
 READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Table.FILES)
@@ -73,6 +75,12 @@ class Transaction:
                     return
                 yield key, value
 
+    def scan_from(self, table: Table, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `start` on, and their values, in key order."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if cursor.set_range(start) if start else cursor.first():
+            yield from cursor
+
     def count(self, table: Table) -> int:
         return int(self._txn.stat(self._tables[table])["entries"])
 
@@ -105,7 +113,8 @@ class Index:
                 if size < LEAST_MAP:
                     raise StoreFailed(f"no address space for the index {path}: {error}; raise ulimit -v") from error
             except lmdb.Error as error:
-                raise StoreFailed(f"the index {path} could not be opened: {error}") from error
+                advice = "; hoard doctor --rebuild-index makes it again" if isinstance(error, _BROKEN) else ""
+                raise StoreFailed(f"the index {path} could not be opened: {error}{advice}") from error
 
     @classmethod
     def for_reading(cls, path: Path) -> "Index":

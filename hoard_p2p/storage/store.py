@@ -1,15 +1,15 @@
 """The one owner of a data directory: its lock, its index, its journal and its slabs. Lives in the node.
 
-Eviction, scrub and the rebuild of a lost index belong here too, over what is laid down already: `sidecar.scan` and
-`journal.scan` say what there was, `quarantine` takes a place out of the index, `Table.HOLDS` says what is wanted.
+What a scrub finds is mended by `mender`; a lost index is made again by `rebuild`, from sidecars and journal.
 """
 
 import contextlib
+import logging
 import os
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -19,22 +19,28 @@ from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.peer import NODE_ID_SIZE, NodeId
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import files, journal, ledger
+from hoard_p2p.storage.chronicle import NODE_ID, SETTINGS, START, Chronicle, held, setting
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table, Transaction
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
+from hoard_p2p.storage.mending import Mender
 from hoard_p2p.storage.openslab import make_slab, reopen_slab, trim, used_bytes
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
 from hoard_p2p.storage.sidecar import SidecarHeader
+from hoard_p2p.storage.soundness import has_slabs, lost, refuse_lost
 from hoard_p2p.storage.writer import ChunkWriter
 
 MOST_COPIED = 1 << 30
 """Bytes that are copied to complete a file that nobody is writing."""
 
-_NODE_ID = b"node_id"
-_START = b"start"
+log = logging.getLogger(__name__)
+
+JOURNAL_ROOM = 1 << 20
+"""Bytes up to which a journal is left as it is."""
+
 _CAPACITY = b"capacity"
 _U64 = struct.Struct("<Q")
 
@@ -53,10 +59,12 @@ class Store:
         self._journal = journal.Journal(data_dir.journal)
         undo.callback(self._journal.close)
         self._names = threading.Lock()  # keeps the journal in the order of the index
+        self._next_look = JOURNAL_ROOM
         self.node_id, self.start_number = self._begin()
         self._reader = StoreReader(self._index, data_dir, owns_index=False)
         undo.callback(self._reader.close)
-        self._healer = Healer(self._index, self._reader)
+        self.healer = self._healer = Healer(self._index, self._reader)
+        self.mender = Mender(self._index, data_dir, self.healer)
         self._writers: list[ChunkWriter] = []
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
@@ -65,7 +73,8 @@ class Store:
     @classmethod
     def open(cls, data_dir: Path, *, create: bool = True) -> "Store":
         """Take the data directory, making it if `create`. Raises NodeRunning, StoreFormatUnknown, StoreFailed,
-        Refused if it holds files of somebody else, and NoNode if there is none and `create` is false."""
+        IndexLost (nothing is changed then), Refused if it holds files of somebody else, and NoNode if there is none and
+        `create` is false."""
         layout = DataDir(data_dir)
         with contextlib.ExitStack() as undo:
             try:
@@ -77,6 +86,7 @@ class Store:
                 layout.refuse_foreign()
                 layout.make()
                 undo.callback(NodeLock(layout.lock).release)
+                refuse_lost(layout)
                 store = cls(layout, undo)
                 trim(layout)
                 if not exists:
@@ -218,8 +228,24 @@ class Store:
         return int(_U64.unpack(raw)[0]) if raw else None
 
     def set_capacity(self, size: int) -> None:
+        self.choose(_CAPACITY, _U64.pack(size))
+
+    def meta(self, name: bytes) -> bytes | None:
+        """A value of the index's table META."""
+        with self._index.read() as txn:
+            return txn.get(Table.META, name)
+
+    def note(self, values: Mapping[bytes, bytes]) -> None:
+        """Keep values in META that a rebuilt index may lack."""
         with self._index.write() as txn:
-            txn.put(Table.META, _CAPACITY, _U64.pack(size))
+            for name, value in values.items():
+                txn.put(Table.META, name, value)
+
+    def choose(self, name: bytes, value: bytes) -> None:
+        """Keep an operator's choice in META, and in the journal. `name` is one of `chronicle.SETTINGS`."""
+        assert name in SETTINGS
+        with self._recorded([setting(name, value)]) as txn:
+            txn.put(Table.META, name, value)
 
     def extents_count(self) -> int:
         """Number of chunks that have a place."""
@@ -280,8 +306,10 @@ class Store:
 
     def add_holds(self, snapshot: SnapshotId, segments: Iterable[int]) -> None:
         """This node keeps these segments of the snapshot."""
-        with self._index.write() as txn:
-            ledger.add_holds(txn, snapshot, segments)
+        numbers = list(segments)
+        if numbers:
+            with self._recorded([held(journal.Kind.HELD, snapshot, numbers)]) as txn:
+                ledger.add_holds(txn, snapshot, numbers)
 
     def holds(self, snapshot: SnapshotId) -> set[int]:
         with self._index.read() as txn:
@@ -296,17 +324,46 @@ class Store:
             self._journal.append(entries)
             with self._index.write() as txn:
                 yield txn
+            if self._journal.size > self._next_look:
+                try:
+                    self._shorten_journal()
+                except StoreFailed as error:  # the change was made all the same
+                    log.warning("%s", error)
+
+    def _shorten_journal(self) -> None:
+        """Once it is large, and four times as long as what it says. The index is not behind it here."""
+        with self._index.read() as txn:
+            entries = Chronicle.of_index(txn).entries()
+        size = sum(len(journal.encode(entry)) for entry in entries)
+        if self._journal.size > max(JOURNAL_ROOM, 4 * size):
+            self._journal.rewrite(entries)
+        self._next_look = max(JOURNAL_ROOM, 4 * size)
+
+    def mend_journal(self) -> bool:
+        """Whether the journal had to be written anew, since it was damaged or did not say what the index says."""
+        with self._names:
+            with self._index.read() as txn:
+                known = Chronicle.of_index(txn)
+            with contextlib.suppress(OSError):
+                raw = self._journal.path.read_bytes()
+                told = Chronicle.of_journal(journal.decode(raw))
+                if not self._journal.is_lost() and journal.is_whole(raw) and told.agrees(known):
+                    return False
+            self._journal.rewrite(known.entries())
+            return True
 
     def _begin(self) -> tuple[NodeId, int]:
         """Count this start; the first one draws the node's id."""
         with self._index.write() as txn:
-            raw = txn.get(Table.META, _NODE_ID)
+            raw = txn.get(Table.META, NODE_ID)
+            if raw is None and has_slabs(self._layout):
+                raise lost(self._layout, "was made anew")
             node_id = NodeId(raw or os.urandom(NODE_ID_SIZE))
-            if raw is None:
-                self._journal.append([journal.Entry(journal.Kind.NODE, node_id)])
-                txn.put(Table.META, _NODE_ID, node_id)
-            start = _U64.unpack(txn.get(Table.META, _START) or bytes(8))[0] + 1
-            txn.put(Table.META, _START, _U64.pack(start))
+            start = _U64.unpack(txn.get(Table.META, START) or bytes(8))[0] + 1
+            first = [journal.Entry(journal.Kind.NODE, node_id)] if raw is None else []
+            self._journal.append([*first, journal.Entry(journal.Kind.START, _U64.pack(start))])
+            txn.put(Table.META, NODE_ID, node_id)
+            txn.put(Table.META, START, _U64.pack(start))
             return node_id, start
 
 
