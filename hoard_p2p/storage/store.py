@@ -4,42 +4,34 @@ What a scrub finds is mended by `mender`; a lost index is made again by `rebuild
 """
 
 import contextlib
-import logging
-import os
 import struct
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
 from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
-from hoard_p2p.peer import NODE_ID_SIZE, NodeId
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import files, journal, ledger
-from hoard_p2p.storage.chronicle import NODE_ID, SETTINGS, START, Chronicle, held, setting
+from hoard_p2p.storage.chronicle import SETTINGS, held, setting
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
-from hoard_p2p.storage.index import Index, Table, Transaction
+from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
 from hoard_p2p.storage.mending import Mender
 from hoard_p2p.storage.openslab import make_slab, reopen_slab, trim, used_bytes
 from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.recording import Recorder
 from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
 from hoard_p2p.storage.sidecar import SidecarHeader
-from hoard_p2p.storage.soundness import has_slabs, lost, refuse_lost
+from hoard_p2p.storage.soundness import refuse_lost
 from hoard_p2p.storage.writer import ChunkWriter
 
 MOST_COPIED = 1 << 30
 """Bytes that are copied to complete a file that nobody is writing."""
-
-log = logging.getLogger(__name__)
-
-JOURNAL_ROOM = 1 << 20
-"""Bytes up to which a journal is left as it is."""
 
 _CAPACITY = b"capacity"
 _U64 = struct.Struct("<Q")
@@ -56,11 +48,10 @@ class Store:
         self._layout = data_dir
         self._index = Index.for_writing(data_dir.index)
         undo.callback(self._index.close)
-        self._journal = journal.Journal(data_dir.journal)
-        undo.callback(self._journal.close)
-        self._names = threading.Lock()  # keeps the journal in the order of the index
-        self._next_look = JOURNAL_ROOM
-        self.node_id, self.start_number = self._begin()
+        self.recorder = Recorder(self._index, data_dir)
+        undo.callback(self.recorder.close)
+        self._recorded = self.recorder.recorded
+        self.node_id, self.start_number = self.recorder.begin()
         self._reader = StoreReader(self._index, data_dir, owns_index=False)
         undo.callback(self._reader.close)
         self.healer = self._healer = Healer(self._index, self._reader)
@@ -314,57 +305,6 @@ class Store:
     def holds(self, snapshot: SnapshotId) -> set[int]:
         with self._index.read() as txn:
             return ledger.holds(txn, snapshot)
-
-    # --- inside
-
-    @contextlib.contextmanager
-    def _recorded(self, entries: Sequence[journal.Entry]) -> Iterator[Transaction]:
-        """A change of names: first in the journal, then in the index."""
-        with self._names:
-            self._journal.append(entries)
-            with self._index.write() as txn:
-                yield txn
-            if self._journal.size > self._next_look:
-                try:
-                    self._shorten_journal()
-                except StoreFailed as error:  # the change was made all the same
-                    log.warning("%s", error)
-
-    def _shorten_journal(self) -> None:
-        """Once it is large, and four times as long as what it says. The index is not behind it here."""
-        with self._index.read() as txn:
-            entries = Chronicle.of_index(txn).entries()
-        size = sum(len(journal.encode(entry)) for entry in entries)
-        if self._journal.size > max(JOURNAL_ROOM, 4 * size):
-            self._journal.rewrite(entries)
-        self._next_look = max(JOURNAL_ROOM, 4 * size)
-
-    def mend_journal(self) -> bool:
-        """Whether the journal had to be written anew, since it was damaged or did not say what the index says."""
-        with self._names:
-            with self._index.read() as txn:
-                known = Chronicle.of_index(txn)
-            with contextlib.suppress(OSError):
-                raw = self._journal.path.read_bytes()
-                told = Chronicle.of_journal(journal.decode(raw))
-                if not self._journal.is_lost() and journal.is_whole(raw) and told.agrees(known):
-                    return False
-            self._journal.rewrite(known.entries())
-            return True
-
-    def _begin(self) -> tuple[NodeId, int]:
-        """Count this start; the first one draws the node's id."""
-        with self._index.write() as txn:
-            raw = txn.get(Table.META, NODE_ID)
-            if raw is None and has_slabs(self._layout):
-                raise lost(self._layout, "was made anew")
-            node_id = NodeId(raw or os.urandom(NODE_ID_SIZE))
-            start = _U64.unpack(txn.get(Table.META, START) or bytes(8))[0] + 1
-            first = [journal.Entry(journal.Kind.NODE, node_id)] if raw is None else []
-            self._journal.append([*first, journal.Entry(journal.Kind.START, _U64.pack(start))])
-            txn.put(Table.META, NODE_ID, node_id)
-            txn.put(Table.META, START, _U64.pack(start))
-            return node_id, start
 
 
 def _snapshot_entry(snapshot: SnapshotId, record: SnapshotRecord) -> journal.Entry:
