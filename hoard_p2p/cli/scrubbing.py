@@ -9,10 +9,10 @@ from hoard_p2p.cli import exits
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import SNAPSHOT, data_dir_option, json_option
-from hoard_p2p.cli.output import complain, size_text, when_text, write_json
+from hoard_p2p.cli.output import complain, when_text, write_json
 from hoard_p2p.cli.progress import Step, display
 from hoard_p2p.config import Json
-from hoard_p2p.printing import printable
+from hoard_p2p.printing import printable, size_text
 
 SHOWN_FILES = 20
 

@@ -160,7 +160,7 @@ class Scrubbing:
         tally.missing |= here
         tally.damaged |= here
         if ids is None and lost != here:
-            await node.blocking(store.healer.forget, lost - here)
+            await node.blocking(store.healer.give_up, lost - here)
 
     # --- by itself
 

@@ -67,20 +67,26 @@ class Chronicle:
     def _learn(self, kind: int, payload: bytes) -> None:
         name, rest = payload[:ID_SIZE], payload[ID_SIZE:]
         match kind:
-            case Kind.NODE:
-                self.node_id = payload
-            case Kind.START:
-                self.start = max(self.start, _U64.unpack(payload)[0])
-            case Kind.SETTING:
-                self.settings[payload[1 : 1 + payload[0]]] = payload[1 + payload[0] :]
+            case Kind.NODE | Kind.START | Kind.SETTING:
+                self._learn_own(kind, payload)
             case Kind.ROOT:
                 self.roots[name] = rest
             case Kind.SNAPSHOT:
                 self._learn_snapshot(payload)
             case Kind.REF:
                 self.refs[decode_ref(payload).name.encode()] = payload
+            case Kind.FORGOTTEN:
+                self._forget(name)
             case Kind.HELD | Kind.UNHELD:
                 self._learn_holds(name, {number for (number,) in _SEGMENT.iter_unpack(rest)}, kind == Kind.HELD)
+
+    def _learn_own(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.NODE:
+            self.node_id = payload
+        elif kind == Kind.START:
+            self.start = max(self.start, _U64.unpack(payload)[0])
+        else:
+            self.settings[payload[1 : 1 + payload[0]]] = payload[1 + payload[0] :]
 
     def _learn_snapshot(self, payload: bytes) -> None:
         record = decode_snapshot(payload)
@@ -88,6 +94,10 @@ class Chronicle:
         if record.removed:
             self.roots.pop(record.id, None)
             self.holds.pop(record.id, None)
+
+    def _forget(self, snapshot: bytes) -> None:
+        for known in (self.snapshots, self.roots, self.holds):
+            known.pop(snapshot, None)
 
     def _learn_holds(self, snapshot: bytes, segments: set[int], held: bool) -> None:
         known = self.holds.pop(snapshot, set())

@@ -14,7 +14,8 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.ids import ID_SIZE, Bytes, ChunkId, chunk_id, short
@@ -85,6 +86,12 @@ class Wounds:
         with self._lock:
             return tuple(self._places.get(identifier, ()))
 
+    def in_slab(self, slab: int) -> list[Place]:
+        with self._lock:
+            if slab not in self._open:
+                return []
+            return [place for places in self._places.values() for place in places if place.slab == slab]
+
     def is_last(self, place: Place) -> bool:
         """Whether the slab of `place` has all of its file again once this place is healed."""
         with self._lock:
@@ -146,14 +153,6 @@ class Healer:
         """Chunks with a place that awaits good bytes."""
         return self._wounds.ids()
 
-    def forget(self, ids: Iterable[ChunkId]) -> None:
-        """Nobody wants these chunks any more: their damaged places are no longer to be healed."""
-        with self._turn, self._index.write() as txn:
-            for identifier in ids:
-                for place in self._wounds.of(identifier):
-                    self._wounds.erase(txn, identifier, place)
-                    self._wounds.close(identifier, place, healed=False)
-
     def distrust(self, identifier: ChunkId, place: Place) -> bool:
         """See Store.distrust."""
         if self.good(identifier, place) is not None or not self.quarantine(identifier, place):
@@ -205,6 +204,20 @@ class Healer:
                 data = self.good(identifier, Place(slab, offset, length, 1))
                 if data is not None:
                     self.heal(identifier, data)
+
+    @contextmanager
+    def still(self) -> Iterator[Callable[[int], list[Place]]]:
+        """Nobody is healed or quarantined inside this block; gives the places of a slab that await good bytes."""
+        with self._turn:
+            yield self._wounds.in_slab
+
+    def give_up(self, ids: Iterable[ChunkId]) -> None:
+        """These chunks are wanted no more: their damaged places are not healed."""
+        for identifier in ids if len(self._wounds) else ():
+            with self._turn:
+                for place in self._wounds.of(identifier):
+                    self._give_up(identifier, place)
+                    self._wounds.close(identifier, place, healed=False)
 
     def _heal(self, identifier: ChunkId, place: Place, data: Bytes) -> Place | None:
         """Write the bytes, make them durable, list the place again (I2). None if the slab does not allow it."""

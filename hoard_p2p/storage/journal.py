@@ -33,6 +33,7 @@ class Kind(IntEnum):
     UNHELD = 6  # 32 bytes snapshot id, then u32 segments that it keeps no more; none: all
     START = 7  # u64: how often the data directory was opened
     SETTING = 8  # u8 length of the name, name, value as in the index's table META
+    FORGOTTEN = 9  # 32 bytes snapshot id: as if it had never been known
 
 
 class Entry(NamedTuple):

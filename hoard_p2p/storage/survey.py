@@ -7,6 +7,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -191,19 +192,8 @@ class Inventory:
         return list(found.values())
 
     def _rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """All of CHUNKS, in transactions of `STEP` rows: one that lasted would keep space from being given back."""
-        start = b""
-        while True:
-            rows: list[tuple[bytes, bytes]] = []
-            with self._index.read() as txn:
-                for row in txn.scan_from(Table.CHUNKS, start):
-                    rows.append(row)
-                    if len(rows) >= STEP:
-                        break
-            yield from rows
-            if len(rows) < STEP:
-                return
-            start = rows[-1][0] + b"\0"
+        """All of CHUNKS, in short transactions: one that lasted would keep space from being given back."""
+        return chain.from_iterable(self._index.pages(Table.CHUNKS))
 
 
 def _listed(txn: Transaction, extent: Extent, unlisted: bool) -> list[Stored]:
