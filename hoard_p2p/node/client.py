@@ -17,7 +17,7 @@ QUICK_SECONDS = 30.0
 SILENCE_SECONDS = 60.0
 """What a node may be silent that works for a caller: it says every few seconds that it does (`local.BEAT_SECONDS`)."""
 
-LONG = frozenset({"publish", "open", "tag", "need"})
+LONG = frozenset({"publish", "open", "tag", "need", "evict", "gc", "rm", "scrub"})
 """Operations that read a source, or wait for data of peers: the node bounds them, the caller waits while it works."""
 
 
@@ -97,6 +97,11 @@ class NodeClient:
             ) from error
         except OSError as error:
             raise NoNode(f"the node went away during {op}: {error}") from error
+
+    @property
+    def node_pid(self) -> int:
+        """The node's pid as this process's kernel shows it; 0 if it is not to be seen from here."""
+        return framing.peer_pid(self._sock)
 
     def close(self) -> None:
         self._sock.close()

@@ -23,6 +23,7 @@ from hoard_p2p.node import framing
 from hoard_p2p.node.ingest_wire import decode_extents
 from hoard_p2p.node.local import Connection, LocalReply, LocalRequest
 from hoard_p2p.storage.allowance import Loan
+from hoard_p2p.storage.claims import Claims
 
 log = logging.getLogger(__name__)
 
@@ -144,11 +145,13 @@ async def ingest(
     *,
     data_dir: Path,
     broker: SlabBroker,
+    claims: Claims,
     executor: Executor,
     report: Callable[[Body], Awaitable[None]],
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
-    stays unreferenced. Raises what the process failed with."""
+    stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
+    known to be in use. Raises what the process failed with."""
     scratch_root = data_dir / SCRATCH
     scratch_root.mkdir(mode=0o700, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch_root))
@@ -156,9 +159,9 @@ async def ingest(
     session = Session(broker, executor, report)
     try:
         ours.setblocking(False)
-        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno())
+        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno(), claims.fd)
         process = await asyncio.create_subprocess_exec(
-            *argv, pass_fds=(dir_fd, theirs.fileno()), stdin=asyncio.subprocess.DEVNULL
+            *argv, pass_fds=(dir_fd, theirs.fileno(), claims.fd), stdin=asyncio.subprocess.DEVNULL
         )
         theirs.close()
         await _converse(process, ours, session, options)
@@ -174,10 +177,10 @@ async def ingest(
     raise StoreFailed(f"the ingest process ended with status {process.returncode}; the node's log has the details")
 
 
-def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int) -> list[str]:
+def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int, claims_fd: int) -> list[str]:
     return [
         sys.executable, "-m", "hoard_p2p.node.ingest_main",
-        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd),
+        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd), str(claims_fd),
     ]  # fmt: skip
 
 

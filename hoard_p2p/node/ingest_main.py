@@ -24,6 +24,7 @@ from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient, Reply
 from hoard_p2p.node.ingest_wire import encode_extents
 from hoard_p2p.publish import Progress, PublishOptions, PublishResult, publish_directory
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.writer import ChunkWriter
 
@@ -121,14 +122,16 @@ def _summary(result: PublishResult) -> dict[str, Json]:
     }
 
 
-def _run(data_dir: Path, scratch: Path, dir_fd: int, broker: NodeBroker, options: PublishOptions) -> None:
+def _run(
+    data_dir: Path, scratch: Path, dir_fd: int, *, claims: Claims, broker: NodeBroker, options: PublishOptions
+) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
     def report(progress: Progress) -> None:
         broker.call("progress", _progress(progress))
 
-    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader) as writer:
+    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader, claims=claims) as writer:
         result = publish_directory(
             dir_fd,
             writer,
@@ -140,7 +143,8 @@ def _run(data_dir: Path, scratch: Path, dir_fd: int, broker: NodeBroker, options
 
 
 def main(argv: Sequence[str]) -> int:
-    """Arguments: data directory, scratch folder, descriptor of the source, descriptor of the socket to the node."""
+    """Arguments: data directory, scratch folder, descriptor of the source, descriptor of the socket to the node,
+    memfd of the claims."""
     logging.basicConfig(level=logging.WARNING, format="ingest: %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
@@ -151,7 +155,14 @@ def main(argv: Sequence[str]) -> int:
         return 1
     broker = NodeBroker(NodeClient(sock, ENDLESS))
     try:
-        _run(data_dir, scratch, int(argv[2]), broker, _options(first.body, data_dir, scratch))
+        _run(
+            data_dir,
+            scratch,
+            int(argv[2]),
+            claims=Claims(int(argv[4])),
+            broker=broker,
+            options=_options(first.body, data_dir, scratch),
+        )
     except HoardError as error:
         broker.call("failed", {"error": wire_name(error), "message": str(error)})
         return 1

@@ -9,12 +9,13 @@ from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import BadRequest, StoreFailed
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
-from hoard_p2p.node import framing, retention_operations, room_operations, scrub_operations
+from hoard_p2p.node import framing, retention_operations, room_operations, scrub_operations, through_operations
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status, peers_body, snapshot_body
+from hoard_p2p.node.through import pid_namespace
 from hoard_p2p.storage.records import RefRecord
 from hoard_p2p.transfer.wire import Announcement
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 async def _ping(node: Node, request: LocalRequest) -> LocalReply:
-    return LocalReply({"pid": os.getpid(), "node": node.me.node_id.hex(), "url": node.me.url})
+    return LocalReply({"pid": os.getpid(), "pidns": pid_namespace(), "node": node.me.node_id.hex(), "url": node.me.url})
 
 
 async def _down(node: Node, request: LocalRequest) -> LocalReply:
@@ -48,6 +49,9 @@ async def _publish(node: Node, request: LocalRequest) -> LocalReply:
 async def _open(node: Node, request: LocalRequest) -> LocalReply:
     """The snapshot's figures and its catalog, as a sealed memfd."""
     snapshot = await node.resolve(text_of(request.args, "snapshot"))
+    if request.args.get("mount") is True:
+        await node.retention.expect_mount(snapshot)
+    request.stay.enter_context(node.leases.held(snapshot, f"open in pid {request.pid}"))
     opened = await node.open(snapshot)
     node.group.create_task(_note_use(node, snapshot))  # behind the answer: it waits for the disk
     totals = opened.root.totals
@@ -58,6 +62,8 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
         "chunks": totals.chunks,
         "segments": totals.segments,
         "inodes": opened.catalog.inodes,
+        "pid": os.getpid(),
+        "pidns": pid_namespace(),
     }
     return LocalReply(body, (os.dup(opened.fd),))
 
@@ -74,8 +80,9 @@ async def _attach(node: Node, request: LocalRequest) -> LocalReply:
     connection."""
     snapshot = parse_snapshot_id(text_of(request.args, "snapshot"))
     try:
-        with node.mounts.attached(request.args, request.fds):
+        with node.mounts.attached(request.args, request.fds) as mount:
             node.attached(snapshot)
+            await node.retention.mounted(mount)
             await asyncio.Event().wait()
     finally:
         node.detached(snapshot)
@@ -84,7 +91,9 @@ async def _attach(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _release_mount(node: Node, request: LocalRequest) -> LocalReply:
     """Somebody ends the mount with that MAJOR:MINOR by force: nothing here may keep its readers waiting."""
-    return LocalReply({"released": node.mounts.release(text_of(request.args, "device"))})
+    device = text_of(request.args, "device")
+    node.retention.mounts.forced(device)
+    return LocalReply({"released": node.mounts.release(device)})
 
 
 async def _need(node: Node, request: LocalRequest) -> LocalReply:
@@ -160,14 +169,6 @@ async def _untag(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply({"name": ref.name})
 
 
-async def _rm(node: Node, request: LocalRequest) -> LocalReply:
-    args = request.args
-    snapshot = await node.resolve(text_of(args, "snapshot"))
-    force = args.get("force") is True
-    names = await node.remove(snapshot, force=force)
-    return LocalReply({"snapshot": snapshot.hex(), "names": [*names]})
-
-
 OPERATIONS: Mapping[str, Operation] = {
     "ping": _ping,
     "down": _down,
@@ -183,10 +184,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "snapshots": _snapshots,
     "tag": _tag,
     "untag": _untag,
-    "rm": _rm,
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,
+    **through_operations.OPERATIONS,
 }
 
 
