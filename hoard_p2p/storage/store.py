@@ -14,12 +14,13 @@ from pathlib import Path
 from shlex import quote
 
 from hoard_p2p.config import DEFAULT_FLOOR, Floor, parse_floor
-from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
+from hoard_p2p.errors import BadRequest, NoNode
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.peer import NODE_ID_SIZE, NodeId
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import files, journal, ledger
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table, Transaction
@@ -86,8 +87,8 @@ class Store:
                 if not exists:
                     layout.write_format()
             except OSError as error:
-                raise StoreFailed(
-                    f"the data directory {data_dir} cannot be used: {error}; choose another with --data-dir"
+                raise store_failure(
+                    f"the data directory {data_dir} cannot be used (another can be chosen with --data-dir)", error
                 ) from error
             store._undo = undo.pop_all()
             return store
@@ -139,7 +140,7 @@ class Store:
         except OSError as error:
             with self._index.write() as txn:
                 chunks.drop_slab(txn, slab)
-            raise StoreFailed(f"no new slab in {self._layout.slabs}: {error}") from error
+            raise store_failure(f"no new slab in {self._layout.slabs}", error) from error
 
     def grant(self, size: int) -> None:
         self.room.grant(size)
