@@ -34,6 +34,7 @@ from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.parts import Counters, NodeParts
+from hoard_p2p.node.retention import Retention
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
@@ -114,6 +115,7 @@ class Node:
             group=self.group,
             executor=self.executor,
         )
+        self.retention = Retention(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id

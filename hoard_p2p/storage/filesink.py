@@ -123,6 +123,12 @@ class FileSlabSink:
             return not self.ended
 
     @property
+    def slab(self) -> int | None:
+        """The slab that it writes now."""
+        filled = self._filled
+        return None if filled is None else filled.slab.slab
+
+    @property
     def closed(self) -> bool:
         """Whether it has ended and holds no descriptor any more."""
         with self._lock:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
-from hoard_p2p.errors import Refused, StoreFailed
+from hoard_p2p.errors import Refused, StoreFailed, StoreFull
 
 T = TypeVar("T")
 
@@ -24,6 +25,9 @@ MIN_MAP = 64 << 30
 LEAST_MAP = 1 << 30
 """Where address space is limited the map is halved down to this, and no further."""
 RESIZE_WAIT = 60.0
+PAGE = 16_384
+"""Rows that `Index.pages` reads in one transaction."""
+_TICK = b"tick"
 
 
 class Table(Enum):
@@ -45,6 +49,13 @@ READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Tabl
 """What readers in other processes need. These exist in a store of any version: a mount may be newer than its node."""
 
 
+class Reader(NamedTuple):
+    """A read transaction under way, in whatever process: it sees the index as transaction `txn` left it."""
+
+    pid: int
+    txn: int
+
+
 class Transaction:
     """One LMDB transaction; valid inside the `with` that gave it."""
 
@@ -53,6 +64,11 @@ class Transaction:
     def __init__(self, txn: Any, tables: dict[Table, Any]) -> None:
         self._txn = txn
         self._tables = tables
+
+    @property
+    def number(self) -> int:
+        """Of a write transaction: its own. Of a read transaction: that of the last commit that it sees."""
+        return int(self._txn.id())
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         value: bytes | None = self._txn.get(key, db=self._tables[table])
@@ -72,6 +88,19 @@ class Transaction:
                 if not key.startswith(prefix):
                     return
                 yield key, value
+
+    def scan_from(self, table: Table, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All keys from `key` on, and their values, in key order. Do not change the table meanwhile."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if cursor.set_range(key):
+            yield from cursor
+
+    def page(self, table: Table, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to `limit` rows whose keys are greater than `after`, in key order."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if not (cursor.set_range(after + b"\0") if after else cursor.first()):
+            return []
+        return list(islice(cursor, limit))
 
     def count(self, table: Table) -> int:
         return int(self._txn.stat(self._tables[table])["entries"])
@@ -169,10 +198,52 @@ class Index:
             try:
                 with self._env.begin(write=True) as txn:
                     yield Transaction(txn, self._tables)
+            except lmdb.MapFullError as error:
+                raise StoreFull(
+                    f"the index {self._path} is full: it may have {self.map_size} bytes (1/16 of its disk, at least "
+                    f"{MIN_MAP >> 30} GiB, less under ulimit -v); nothing was changed; remove or evict snapshots"
+                ) from error
             except lmdb.Error as error:
                 raise StoreFailed(
                     f"the index {self._path} could not be written: {error}; nothing was changed"
                 ) from error
+
+    def pages(self, table: Table, size: int = PAGE) -> Iterator[list[tuple[bytes, bytes]]]:
+        """All rows in key order, each page in a transaction of its own, which is over when the page is handed out."""
+        after = b""
+        while True:
+            with self.read() as txn:
+                rows = txn.page(table, after, size)
+            if not rows:
+                return
+            yield rows
+            after = rows[-1][0]
+
+    # --- for whoever gives space back
+
+    @property
+    def map_size(self) -> int:
+        """Bytes that the index may take."""
+        return int(self._env.info()["map_size"])
+
+    @property
+    def last_transaction(self) -> int:
+        """The number of the last commit."""
+        return int(self._env.info()["last_txnid"])
+
+    def readers(self) -> list[Reader]:
+        """The read transactions under way in all processes; those of dead processes are cleared first.
+
+        One that begins just now may be missing if it began before the last commit: its entry is written, but perhaps
+        not seen by this processor yet. Nobody is missing who began before the commit before that."""
+        self._env.reader_check()
+        lines = (line.split() for line in self._env.readers().splitlines()[1:])
+        return [Reader(int(pid), int(txn)) for pid, _, txn in lines if txn != "-"]
+
+    def tick(self) -> None:
+        """Commit, so that `last_transaction` moves on. Raises StoreFailed."""
+        with self.write() as txn:
+            txn.put(Table.META, _TICK, txn.number.to_bytes(8, "little"))
 
 
 class _ResizeGate:

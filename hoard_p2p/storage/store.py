@@ -28,7 +28,16 @@ from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
 from hoard_p2p.storage.openslab import blocks_of, make_slab, reopen_slab, trim
 from hoard_p2p.storage.reader import StoreReader
-from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
+from hoard_p2p.storage.reclaim import Reclaimer
+from hoard_p2p.storage.records import (
+    FileSlab,
+    LeaseRecord,
+    RefRecord,
+    SlabRecord,
+    SnapshotRecord,
+    encode_ref,
+    encode_snapshot,
+)
 from hoard_p2p.storage.room import Room, size_of
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.writer import ChunkWriter
@@ -64,6 +73,8 @@ class Store:
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
         self._writers: list[ChunkWriter] = []
+        self.reclaimer = Reclaimer(self._index, self._reader, data_dir, self._healer, self._writers)
+        undo.callback(self.reclaimer.close)
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
         self._undo = undo
@@ -150,6 +161,7 @@ class Store:
 
     def commit(self, extents: Sequence[Extent]) -> None:
         """See SlabBroker. Also raises BadRequest or Refused if a slab is neither made nor continued in this start."""
+        self.reclaimer.committed(extent.chunk_id for extent in extents)
         with self._index.write() as txn:
             for slab in {extent.slab for extent in extents} - self._continued:
                 chunks.own_slab(txn, slab, self.start_number)
@@ -290,6 +302,12 @@ class Store:
             txn.delete(Table.ROOTS, snapshot)
             ledger.drop_holds(txn, snapshot)
 
+    def forget_snapshot(self, snapshot: SnapshotId) -> None:
+        """Drop record, root and holds of a snapshot that nobody was told of, without a tombstone. A rebuild from the
+        journal may bring it back, hidden as it was."""
+        with self._index.write() as txn:
+            ledger.forget_snapshot(txn, snapshot)
+
     # --- refs and holds
 
     def put_ref(self, ref: RefRecord) -> None:
@@ -308,9 +326,48 @@ class Store:
         with self._index.write() as txn:
             ledger.add_holds(txn, snapshot, segments)
 
+    def drop_holds(self, snapshot: SnapshotId, segments: Iterable[int]) -> None:
+        """This node need not keep these segments any more; their chunks are left to eviction."""
+        with self._index.write() as txn:
+            ledger.drop_holds(txn, snapshot, segments)
+
     def holds(self, snapshot: SnapshotId) -> set[int]:
         with self._index.read() as txn:
             return ledger.holds(txn, snapshot)
+
+    def held_snapshots(self) -> set[SnapshotId]:
+        """Those that this node keeps segments of."""
+        with self._index.read() as txn:
+            return ledger.held_snapshots(txn)
+
+    # --- leases of mounts
+
+    def put_lease(self, lease: LeaseRecord) -> None:
+        with self._index.write() as txn:
+            ledger.put_lease(txn, lease)
+
+    def drop_lease(self, snapshot: SnapshotId, device: str) -> None:
+        with self._index.write() as txn:
+            ledger.drop_lease(txn, snapshot, device)
+
+    def leases(self) -> list[LeaseRecord]:
+        with self._index.read() as txn:
+            return ledger.all_leases(txn)
+
+    def note_forced_end(self) -> None:
+        """A mount ended by force or lazily: until the machine restarts, somebody may still read its backing files."""
+        with self._index.write() as txn:
+            ledger.note_forced_end(txn, boot_id())
+
+    def had_forced_end(self) -> bool:
+        """Whether one did since the machine started."""
+        with self._index.read() as txn:
+            return ledger.had_forced_end(txn, boot_id())
+
+    def listed(self, after: bytes, count: int) -> list[tuple[ChunkId, int]]:
+        """The next `count` chunks of the index behind the id `after`, and the bytes of all their places."""
+        with self._index.read() as txn:
+            return chunks.listed(txn, after, count)
 
     # --- inside
 
@@ -333,6 +390,11 @@ class Store:
             start = _U64.unpack(txn.get(Table.META, _START) or bytes(8))[0] + 1
             txn.put(Table.META, _START, _U64.pack(start))
             return node_id, start
+
+
+def boot_id() -> bytes:
+    """16 bytes that change when the machine restarts."""
+    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
 
 
 def _snapshot_entry(snapshot: SnapshotId, record: SnapshotRecord) -> journal.Entry:

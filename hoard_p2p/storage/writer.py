@@ -139,6 +139,13 @@ class ChunkWriter:
                 self._put_aside(*self._lingering.popitem(last=False))
         return sink
 
+    def put_aside(self, slab: int) -> None:
+        """Write the slab no more, if nobody is just doing so; its lock goes when what was put is committed."""
+        self._shared.put_aside(slab)
+        with self._lock:
+            for key in [key for key, sink in self._lingering.items() if sink.slab == slab]:
+                self._put_aside(key, self._lingering.pop(key))
+
     def _put_aside(self, file_key: bytes, sink: FileSlabSink) -> None:
         sink.abandon()
         self._leaving = {key: known for key, known in self._leaving.items() if not known.closed}
@@ -184,6 +191,12 @@ class _SharedSpots:
             self._closed = True
             if self._slab is not None:
                 self._slab.retire()
+
+    def put_aside(self, slab: int) -> None:
+        with self._lock:
+            if self._slab is not None and self._slab.slab == slab:
+                self._slab.retire()
+                self._slab = None
 
     def _entered(self) -> OpenSlab:
         if self._closed:
