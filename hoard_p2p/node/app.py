@@ -24,6 +24,7 @@ from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
+from hoard_p2p.node.advice import making_room
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
@@ -115,7 +116,7 @@ class Node:
             group=self.group,
             executor=self.executor,
         )
-        self.retention = Retention(self)
+        self.retention = making_room(Retention(self), self.store.room)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id

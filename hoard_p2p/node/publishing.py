@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
 from hoard_p2p.errors import BadRequest, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
+from hoard_p2p.node.advice import could_fit
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.handover import Copies, hand_over
 from hoard_p2p.node.ingest import ingest
@@ -59,6 +61,7 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
         broker=node.store,
         executor=node.executor,
         report=report,
+        fits=partial(could_fit, node),
     )
     snapshot = snapshot_id(ingested.root)
     now = node.names.creation_time(snapshot)

@@ -203,6 +203,10 @@ class Index:
                     f"the index {self._path} is full: it may have {self.map_size} bytes (1/16 of its disk, at least "
                     f"{MIN_MAP >> 30} GiB, less under ulimit -v); nothing was changed; remove or evict snapshots"
                 ) from error
+            except lmdb.DiskError as error:
+                raise StoreFull(
+                    f"the disk has no room for pages of the index {self._path}: {error}; nothing was changed"
+                ) from error
             except lmdb.Error as error:
                 raise StoreFailed(
                     f"the index {self._path} could not be written: {error}; nothing was changed"

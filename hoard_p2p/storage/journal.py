@@ -12,7 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from hoard_p2p.errors import StoreFailed
+from hoard_p2p.storage.failures import store_failure
 
 MARKER = b"\xf5HJ1"
 _HEAD = struct.Struct("<4sIB")  # marker, length of the payload, kind
@@ -79,7 +79,7 @@ class Journal:
                 raw = raw[os.write(self._fd, raw) :]
             os.fdatasync(self._fd)
         except OSError as error:
-            raise StoreFailed(f"journal {self._path} could not be written: {error}; nothing was changed") from error
+            raise store_failure(f"nothing was changed, the journal {self._path} could not be written", error) from error
 
     def close(self) -> None:
         os.close(self._fd)

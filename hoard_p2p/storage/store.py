@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 
-from hoard_p2p.config import DEFAULT_FLOOR, Floor, parse_floor
+from hoard_p2p.config import Floor
 from hoard_p2p.errors import BadRequest, NoNode
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.peer import NODE_ID_SIZE, NodeId
 from hoard_p2p.storage import extents as chunks
-from hoard_p2p.storage import files, journal, ledger
+from hoard_p2p.storage import files, journal, ledger, limits
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
@@ -47,8 +47,6 @@ MOST_COPIED = 1 << 30
 
 _NODE_ID = b"node_id"
 _START = b"start"
-_CAPACITY = b"capacity"
-_FLOOR = b"floor"
 _U64 = struct.Struct("<Q")
 
 
@@ -74,6 +72,7 @@ class Store:
         self.room = Room(data_dir, self.capacity(), self.floor())
         self._writers: list[ChunkWriter] = []
         self.reclaimer = Reclaimer(self._index, self._reader, data_dir, self._healer, self._writers)
+        self.reclaimer.freed = self.room.freed
         undo.callback(self.reclaimer.close)
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
@@ -239,23 +238,21 @@ class Store:
     def capacity(self) -> int | None:
         """Bytes that the operator allowed, None if never set."""
         with self._index.read() as txn:
-            raw = txn.get(Table.META, _CAPACITY)
-        return int(_U64.unpack(raw)[0]) if raw else None
+            return limits.capacity(txn)
 
     def set_capacity(self, size: int) -> None:
         with self._index.write() as txn:
-            txn.put(Table.META, _CAPACITY, _U64.pack(size))
+            limits.put_capacity(txn, size)
         self.room.limit(capacity=size)
 
     def floor(self) -> Floor:
-        """What stays free of the file system; the default if none was ever set."""
+        """What stays free of the file system."""
         with self._index.read() as txn:
-            raw = txn.get(Table.META, _FLOOR)
-        return parse_floor(raw.decode()) if raw else DEFAULT_FLOOR
+            return limits.floor(txn)
 
     def set_floor(self, floor: Floor) -> None:
         with self._index.write() as txn:
-            txn.put(Table.META, _FLOOR, str(floor).encode())
+            limits.put_floor(txn, floor)
         self.room.limit(floor=floor)
 
     def extents_count(self) -> int:
@@ -264,7 +261,7 @@ class Store:
             return txn.count(Table.CHUNKS)
 
     def used_bytes(self) -> int:
-        """What slabs and sidecars take on the disk, reserved space included. Looks at every slab."""
+        """What slabs and sidecars take on the disk. Looks at every slab."""
         return size_of(self._layout.slabs)
 
     # --- snapshots
