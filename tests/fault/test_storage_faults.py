@@ -110,12 +110,11 @@ def test_a_user_who_may_not_read_the_index_is_refused(new_directory: Callable[[s
 GROW = """
 import sys
 from pathlib import Path
-from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Index, Table
 index = Index.for_writing(Path(sys.argv[1]), int(sys.argv[2]))
 with index.write() as txn:
     for n in range(int(sys.argv[3])):
-        txn.put(Table.ROOTS, b"%032d" % n, bytes(4000))
+        txn.put(Table.FILES, b"%032d" % n, bytes(4000))
     txn.put(Table.CHUNKS, b"k" * 32, b"%d" % int(sys.argv[3]))
 index.close()
 """
@@ -133,7 +132,7 @@ def test_a_reader_follows_when_the_map_grows(tmp_path: Path) -> None:
     assert index.get_chunk(b"k" * 32) == b"5000"
     grow(512 * MIB, 30_000)
     with index.read() as txn:
-        assert txn.count(Table.ROOTS) == 30_000
+        assert txn.count(Table.FILES) == 30_000
     assert index.look_up(b"k" * 32, bytes.decode) == "30000"
     index.close()
 
