@@ -54,7 +54,7 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option(
     "--floor",
     type=floor_text,
-    default="",
+    default=None,
     metavar="SIZE|PERCENT",
     help="What stays free of the disk for others [default: as before, at first 5%].",
 )
@@ -75,7 +75,7 @@ def up(
     name: str | None,
     rack: str,
     capacity: int | None,
-    floor: str,
+    floor: str | None,
     discovery: tuple[str, ...],
     detach: bool,
 ) -> int:
@@ -101,7 +101,7 @@ def up(
         rack=rack,
         capacity=capacity,
         discovery=discovery,
-        floor=floor,
+        floor=floor or "",
     )
     if not is_loopback(host):
         complain(OPEN_MODE)

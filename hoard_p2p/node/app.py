@@ -305,6 +305,8 @@ class Node:
         if any(segment >= catalog.segments for segment in segments):
             raise BadRequest(f"snapshot {short(snapshot)} has {catalog.segments} segments")
         mine = [number for number in dict.fromkeys(segments) if self._may_keep(catalog, number)]
+        absent = [number for number in mine if not await self.blocking(self.held.whole, catalog, number)]
+        await self.blocking(self.store.room.check, sum(_length(catalog, number) for number in absent))
         mark = self.writer.mark()
         limit = asyncio.Semaphore(PULLS_AT_ONCE)
 
@@ -367,3 +369,7 @@ class Node:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _length(catalog: Catalog, segment: int) -> int:
+    return sum(length for _, _, length in catalog.segment_chunks(segment))

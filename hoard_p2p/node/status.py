@@ -150,6 +150,7 @@ async def full_status(node: Node) -> Body:
             **room,
             "chunks": chunks,
             "received": node.fetcher.received,
+            "unstored": node.fetcher.unstored.count,
             "sent": node.counters.bytes_sent,
             "misses": node.counters.misses,
             "quarantined": node.counters.quarantined,
