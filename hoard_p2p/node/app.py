@@ -308,6 +308,8 @@ class Node:
         if any(segment >= catalog.segments for segment in segments):
             raise BadRequest(f"snapshot {short(snapshot)} has {catalog.segments} segments")
         mine = [number for number in dict.fromkeys(segments) if self._may_keep(catalog, number)]
+        absent = [number for number in mine if not await self.blocking(self.held.whole, catalog, number)]
+        await self.blocking(self.store.room.check, sum(_length(catalog, number) for number in absent))
         held = await self.blocking(self.store.holds, snapshot)
         fresh = [number for number in mine if number not in held]
         await self.blocking(self.store.add_holds, snapshot, fresh)  # before the first chunk: none of it is evicted
@@ -386,3 +388,7 @@ class Node:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _length(catalog: Catalog, segment: int) -> int:
+    return sum(length for _, _, length in catalog.segment_chunks(segment))

@@ -73,11 +73,15 @@ class NodeBroker:
     def give_back(self, size: int, taken: int = 0) -> None:
         self.call("give_back", {"size": size, "taken": taken})
 
+    def could_fit(self, size: int) -> None:
+        """Raises StoreFull if so many new bytes could not be stored, even if what may be evicted were."""
+        self.call("could_fit", {"size": size})
+
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         self.call("complete_file", {"key": file_key.hex(), "slab": slab, "complete": complete})
 
 
-def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> PublishOptions:
+def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path, broker: NodeBroker) -> PublishOptions:
     own = os.stat(data_dir)
     exclude = body.get("exclude")
     return PublishOptions(
@@ -88,6 +92,7 @@ def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> Publish
         reproducible=body.get("reproducible") is True,
         skip_unreadable=body.get("skip_unreadable") is True,
         own_data=(own.st_dev, own.st_ino),
+        fits=None if body.get("try") is True else broker.could_fit,
     )
 
 
@@ -161,7 +166,7 @@ def main(argv: Sequence[str]) -> int:
             int(argv[2]),
             claims=Claims(int(argv[4])),
             broker=broker,
-            options=_options(first.body, data_dir, scratch),
+            options=_options(first.body, data_dir, scratch, broker),
         )
     except HoardError as error:
         broker.call("failed", {"error": wire_name(error), "message": str(error)})

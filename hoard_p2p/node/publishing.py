@@ -80,6 +80,7 @@ async def _publish(node: Node, dir_fd: int, options: Body, *, wish: _Wish, claim
         claims=claims,
         executor=node.executor,
         report=report,
+        fits=node.retention.could_fit,
     )
     snapshot = snapshot_id(ingested.root)
     with node.retention.publishing(snapshot):

@@ -254,6 +254,10 @@ class Index:
                     f"index map full: {self._path} may take {self.map_size >> 20:,} MiB of address space; nothing "
                     "was changed, try again; if it stays so: raise ulimit -v and restart the node, or remove snapshots"
                 ) from error
+            except lmdb.DiskError as error:
+                raise StoreFull(
+                    f"the disk has no room for pages of the index {self._path}: {error}; nothing was changed"
+                ) from error
             except lmdb.Error as error:
                 raise StoreFailed(
                     f"the index {self._path} could not be written: {error}; nothing was changed"
