@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,9 +146,10 @@ async def ingest(
     broker: SlabBroker,
     executor: Executor,
     report: Callable[[Body], Awaitable[None]],
+    memory: Sequence[int] = (),
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
-    stays unreferenced. Raises what the process failed with."""
+    stays unreferenced. `memory`: see `ingest_memory`. Raises what the process failed with."""
     scratch_root = data_dir / SCRATCH
     scratch_root.mkdir(mode=0o700, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch_root))
@@ -161,7 +162,7 @@ async def ingest(
             *argv, pass_fds=(dir_fd, theirs.fileno()), stdin=asyncio.subprocess.DEVNULL
         )
         theirs.close()
-        await _converse(process, ours, session, options)
+        await _converse(process, ours, session, options, memory)
     finally:
         session.loan.close()
         theirs.close()
@@ -181,9 +182,11 @@ def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int) -> list[str]
     ]  # fmt: skip
 
 
-async def _converse(process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body) -> None:
+async def _converse(
+    process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body, memory: Sequence[int]
+) -> None:
     try:
-        framing.send(ours, options)
+        framing.send(ours, options, memory)
         await Connection(ours, session.handle).serve()
         async with asyncio.timeout(EXIT_SECONDS):
             await process.wait()

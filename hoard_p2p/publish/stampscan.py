@@ -34,7 +34,9 @@ LOOSE = 1 << 31
 EQUAL, DIFFERENT, BROKEN = 0, 1, 2
 """What the process ends with."""
 
-DROPS_OFFSET = 16
+DROPS, DROPS_OFFSET = struct.Struct("<Q"), 16
+"""Where the header has the drops, which are written over as they become known."""
+
 LEAST_SHARE = 4096
 """Entries that are worth a process."""
 
