@@ -5,11 +5,15 @@ Run as a script (`python -I -S`), with nothing but the modules that start with t
 of the package takes it from here. Reads the tree's listings and `lstat`s, no file; never waits for a writer.
 """
 
+from __future__ import annotations
+
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing these takes longer than looking at 10,000 files
+    from collections.abc import Iterable, Iterator
 
 MAGIC = b"hoardSTM"
 VERSION = 1
@@ -45,20 +49,32 @@ _KIND = 0o170000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-class Header(NamedTuple):
+class Header:
     """The beginning of a stamp file."""
 
-    magic: bytes
-    version: int
-    flags: int
-    drops: int
-    meta: int
-    rows: int
-    entries: int
-    paths: int
-    names: int
-    digest: bytes
-    root: bytes
+    __slots__ = ("digest", "drops", "entries", "flags", "meta", "names", "paths", "root", "rows")
+
+    def __init__(
+        self, *, flags: int, drops: int, meta: int, rows: int, entries: int, paths: int, names: int,
+        digest: bytes, root: bytes,
+    ) -> None:  # fmt: skip
+        """`meta`, `paths`, `names`: bytes; `root`: the record of the directory itself."""
+        self.flags = flags
+        self.drops = drops
+        self.meta = meta
+        self.rows = rows
+        self.entries = entries
+        self.paths = paths
+        self.names = names
+        self.digest = digest
+        self.root = root
+
+    def pack(self, *, drops: int, digest: bytes) -> bytes:
+        """The encoded header, with these two."""
+        return HEADER.pack(
+            MAGIC, VERSION, self.flags, drops, self.meta, self.rows, self.entries, self.paths, self.names, digest,
+            self.root,
+        )  # fmt: skip
 
     @property
     def rows_at(self) -> int:
@@ -87,8 +103,12 @@ def read_header(fd: int) -> Header | None:
     data = os.pread(fd, HEADER.size, 0)
     if len(data) != HEADER.size:
         return None
-    header = Header(*HEADER.unpack(data))
-    sound = header.magic == MAGIC and header.version == VERSION and os.fstat(fd).st_size == header.length
+    magic, version, flags, drops, meta, rows, entries, paths, names, digest, root = HEADER.unpack(data)
+    header = Header(
+        flags=flags, drops=drops, meta=meta, rows=rows, entries=entries, paths=paths, names=names, digest=digest,
+        root=root,
+    )  # fmt: skip
+    sound = magic == MAGIC and version == VERSION and os.fstat(fd).st_size == header.length
     return header if sound else None
 
 
@@ -96,8 +116,7 @@ def digest_of(header: Header, rest: Iterable[bytes | memoryview]) -> bytes:
     """Over the header, but for the drops and the digest itself, and the blocks of all that follows it."""
     from _blake2 import blake2b  # hashlib would load OpenSSL
 
-    told = HEADER.pack(*header._replace(drops=0, digest=bytes(16)))
-    hasher = blake2b(told, digest_size=16)
+    hasher = blake2b(header.pack(drops=0, digest=bytes(16)), digest_size=16)
     for block in rest:
         hasher.update(block)
     return bytes(hasher.digest())
@@ -108,16 +127,21 @@ def pack(status: os.stat_result) -> bytes:
     return RECORD.pack(*status[:7], status.st_mtime_ns, status.st_ctime_ns)
 
 
-class _Part(NamedTuple):
-    """Consecutive entries of one directory: where their names and records lie."""
+class _Part:
+    """Consecutive entries of one directory, `first` to `stop` of them: where its names and their records lie."""
 
-    path: bytes
-    names: range
-    records: range
-    first: int
-    stop: int
-    entries: int
-    loose: int
+    __slots__ = ("entries", "first", "loose", "names", "path", "records", "stop")
+
+    def __init__(
+        self, path: bytes, names: range, records: range, *, first: int, stop: int, entries: int, loose: int
+    ) -> None:
+        self.path = path
+        self.names = names
+        self.records = records
+        self.first = first
+        self.stop = stop
+        self.entries = entries
+        self.loose = loose
 
 
 def _parts(header: Header, data: memoryview, share: range) -> Iterator[_Part]:
@@ -131,9 +155,8 @@ def _parts(header: Header, data: memoryview, share: range) -> Iterator[_Part]:
             path = bytes(data[path_at : path_at + path_bytes])
             at = header.records_at + first * RECORD.size
             records = range(at, at + (stop - first) * RECORD.size)
-            yield _Part(
-                path, range(names_at, names_at + name_bytes), records, first - entry, stop - entry, entries, loose
-            )
+            names = range(names_at, names_at + name_bytes)
+            yield _Part(path, names, records, first=first - entry, stop=stop - entry, entries=entries, loose=loose)
         path_at, names_at, entry = path_at + path_bytes, names_at + name_bytes, entry + entries
 
 

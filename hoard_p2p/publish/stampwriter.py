@@ -17,10 +17,8 @@ from hoard_p2p.publish.stampscan import (
     FLAG_QUICK,
     HEADER,
     LOOSE,
-    MAGIC,
     RECORD,
     ROW,
-    VERSION,
     Header,
     digest_of,
     pack,
@@ -84,8 +82,6 @@ class StampWriter:
         told = self._remembering.describe(result)
         meta = Meta(result.snapshot.hex(), self._begin, Moment.now(self._wall), told).encode()
         header = Header(
-            magic=MAGIC,
-            version=VERSION,
             flags=FLAG_QUICK * self._quick | FLAG_LISTED * self._listed,
             drops=0,
             meta=len(meta),
@@ -104,7 +100,7 @@ class StampWriter:
             out.write(block)
         digest = digest_of(header, self._blocks(meta))
         out.seek(0)
-        out.write(HEADER.pack(*header._replace(digest=digest)))
+        out.write(header.pack(drops=0, digest=digest))
         out.flush()
 
     def _blocks(self, meta: bytes) -> Iterator[bytes]:
