@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
+from hoard_p2p.publish import stampscan
 from hoard_p2p.publish.stamps import StampFile
 
 log = logging.getLogger(__name__)
@@ -84,21 +85,29 @@ class Shelf:
 
     def keep(self, draft: Draft, key: str, drops: int, is_there: IsThere) -> None:
         """Put what was written on the shelf, and take away what is too much or of no use. A draft that nothing was
-        written to changes nothing. `drops`: see `storage.drops`; from before the publish."""
+        written to changes nothing, nor does a full disk. `drops`: see `storage.drops`; from before the publish."""
         try:
-            stamps = StampFile(draft.file.fileno())
-        except ValueError:
-            return
-        stamps.note_drops(draft.file.fileno(), drops)
-        stamps.close()
+            self._keep(draft, key, drops)
+            self.clear(is_there)
+        except OSError as error:
+            log.info("the next publish of this source will read all files: %s", error)
+
+    def _keep(self, draft: Draft, key: str, drops: int) -> None:
+        with draft.path.open("r+b", buffering=0) as file:  # its own descriptor: this thread may outlive the draft
+            header = stampscan.read_header(file.fileno())
+            if header is None:
+                return
+            os.pwrite(file.fileno(), stampscan.DROPS.pack(drops), stampscan.DROPS_OFFSET)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         draft.path.replace(self._folder / key)
-        self.clear(is_there)
 
-    def used(self, key: str) -> None:
-        """A stamp file served again."""
-        with suppress(OSError):
-            os.utime(self._folder / key)
+    def used(self, key: str, digest: bytes, drops: int) -> None:
+        """The stamp file with this digest served again; all chunks of its snapshot were listed at `drops`."""
+        with suppress(OSError), (self._folder / key).open("r+b", buffering=0) as file:
+            header = stampscan.read_header(file.fileno())
+            if header is not None and header.digest == digest:  # else another publish replaced it
+                os.pwrite(file.fileno(), stampscan.DROPS.pack(drops), stampscan.DROPS_OFFSET)
+                os.utime(file.fileno())
 
     def clear(self, is_there: IsThere) -> int:
         """Remove the stamp files of snapshots that are gone, and of the others those used longest ago that are too

@@ -53,8 +53,8 @@ async def take_in(node: Node, dir_fd: int, options: Body, report: Report, held: 
         held.enter_context(node.leases.held(kept.snapshot, "being published again"))
         root = await _root_if_unchanged(node, kept, dir_fd, drops)
         if root is not None:
-            return Taken(root, _unchanged(kept), lambda: shelf.used(key))
-    draft = await node.blocking(Draft, node.settings.data_dir / SCRATCH, PREFIX)
+            return Taken(root, _unchanged(kept), lambda: shelf.used(key, kept.stamps.header.digest, drops))
+    draft = Draft(node.settings.data_dir / SCRATCH, PREFIX)
     held.callback(draft.close)
     ingested = await ingest(
         dir_fd,
@@ -122,7 +122,6 @@ async def _is_whole(node: Node, kept: Kept, drops: int) -> bool:
     if opened is None or not await node.blocking(_all_listed, node, opened.catalog):
         log.info("chunks of snapshot %s were dropped here: its source is read for them", short(kept.snapshot))
         return False
-    await node.blocking(kept.stamps.note_drops, kept.file.fileno(), drops)
     return True
 
 

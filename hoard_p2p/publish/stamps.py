@@ -19,8 +19,6 @@ from hoard_p2p.config import Json
 from hoard_p2p.publish.outcome import PublishResult
 from hoard_p2p.publish.stampfs import WINDOWS, Trust
 from hoard_p2p.publish.stampscan import (
-    DROPS,
-    DROPS_OFFSET,
     FLAG_QUICK,
     HEADER,
     LOOSE,
@@ -127,10 +125,6 @@ class StampFile:
         """Whether every byte is as it was written. Reads all of it."""
         with memoryview(self.data) as view:
             return digest_of(self.header, [view[HEADER.size :]]) == self.header.digest
-
-    def note_drops(self, fd: int, drops: int) -> None:
-        """Every chunk of the snapshot was listed when the index counted so many drops."""
-        os.pwrite(fd, DROPS.pack(drops), DROPS_OFFSET)
 
     def close(self) -> None:
         self.data.close()
