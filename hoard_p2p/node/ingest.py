@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,10 +159,12 @@ async def ingest(
     executor: Executor,
     report: Callable[[Body], Awaitable[None]],
     fits: Fits,
+    memory: Sequence[int] = (),
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
     stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
-    known to be in use. `fits` is asked in a thread of `executor`. Raises what the process failed with."""
+    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see `ingest_memory`. Raises what the
+    process failed with."""
     scratch = await in_executor(executor, _scratch, data_dir)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     session = Session(broker, executor, report, fits)
@@ -173,7 +175,7 @@ async def ingest(
             *argv, pass_fds=(dir_fd, theirs.fileno(), claims.fd), stdin=asyncio.subprocess.DEVNULL
         )
         theirs.close()
-        await _converse(process, ours, session, options)
+        await _converse(process, ours, session, options, memory)
     finally:
         session.loan.close()
         theirs.close()
@@ -203,9 +205,11 @@ def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int, claims_fd: i
     ]  # fmt: skip
 
 
-async def _converse(process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body) -> None:
+async def _converse(
+    process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body, memory: Sequence[int]
+) -> None:
     try:
-        framing.send(ours, options)
+        framing.send(ours, options, memory)
         await Connection(ours, session.handle).serve()
         async with asyncio.timeout(EXIT_SECONDS):
             await process.wait()

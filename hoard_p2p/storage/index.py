@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import lmdb
 
 from hoard_p2p.errors import Refused, StoreFailed, StoreFull
+from hoard_p2p.storage.drops import DROPS, following
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +78,13 @@ class Reader(NamedTuple):
 class Transaction:
     """One LMDB transaction; valid inside the `with` that gave it."""
 
-    __slots__ = ("_tables", "_txn")
+    __slots__ = ("_tables", "_txn", "has_dropped")
 
     def __init__(self, txn: Any, tables: dict[Table, Any]) -> None:
         self._txn = txn
         self._tables = tables
+        self.has_dropped = False
+        """Whether some chunk was unlisted; see `drops`."""
 
     @property
     def number(self) -> int:
@@ -96,6 +99,7 @@ class Transaction:
         self._txn.put(key, value, db=self._tables[table])
 
     def delete(self, table: Table, key: bytes) -> bool:
+        self.has_dropped |= table is Table.CHUNKS
         return bool(self._txn.delete(key, db=self._tables[table]))
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -247,7 +251,9 @@ class Index:
             self._enlarge(NEARLY_FULL)
             try:
                 with self._env.begin(write=True) as txn:
-                    yield Transaction(txn, self._tables)
+                    yield (transaction := Transaction(txn, self._tables))
+                    if transaction.has_dropped:
+                        transaction.put(Table.META, DROPS, following(transaction.get(Table.META, DROPS)))
             except lmdb.MapFullError as error:
                 self._enlarge(0.0)
                 raise StoreFull(

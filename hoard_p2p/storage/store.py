@@ -17,6 +17,7 @@ from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import files, journal, ledger, limits
 from hoard_p2p.storage.chronicle import SETTINGS, held, setting
+from hoard_p2p.storage.drops import DROPS, number_of
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
@@ -288,6 +289,16 @@ class Store:
     def used_bytes(self) -> int:
         """What slabs and sidecars take on the disk. Looks at every slab."""
         return size_of(self._layout.slabs)
+
+    def drops(self) -> int:
+        """See `storage.drops`."""
+        with self._index.read() as txn:
+            known = txn.get(Table.META, DROPS)
+        if known is not None:
+            return number_of(known)
+        with self._index.write() as begun:
+            begun.has_dropped = True
+        return self.drops()
 
     # --- snapshots
 
