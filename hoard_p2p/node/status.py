@@ -71,7 +71,7 @@ def peers_body(node: Node) -> list[Json]:
 
 def mounts_body(node: Node) -> list[Json]:
     return [
-        _mount_body(kept, node.through.why(kept.record.mountpoint))
+        _mount_body(kept, node.mounts.through.why(kept.record.mountpoint))
         for kept in sorted(node.mounts.mounts, key=lambda kept: kept.record.mountpoint)
     ]
 
