@@ -183,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(snapshot=SNAPSHOTS, segments=st.frozensets(st.integers(0, 3), min_size=1))
     def release(self, snapshot: SnapshotId, segments: frozenset[int]) -> None:
-        self.store.drop_holds(snapshot, segments)
+        self.store.life.drop_holds(snapshot, segments)
         self.model.holds[snapshot] = self.model.holds.get(snapshot, frozenset()) - segments
 
     @rule(name=NAMES, snapshot=SNAPSHOTS)
