@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 import lmdb
 
 from hoard_p2p.errors import Refused, StoreFailed, StoreFull
+from hoard_p2p.storage.drops import DROPS, following
 from hoard_p2p.storage.readertable import holders, no_space, require_lock, table_full
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_REBUILD = "if it is damaged, hoard doctor --rebuild-index makes it again"
 MAX_READERS = 4096
 MIN_MAP = 64 << 30
 LEAST_MAP = 1 << 30
@@ -53,6 +55,7 @@ class Table(Enum):
     REFS = b"refs"
     HOLDS = b"holds"
     LEASES = b"leases"
+    WOUNDS = b"wounds"
 
 
 READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Table.FILES)
@@ -69,11 +72,13 @@ class Reader(NamedTuple):
 class Transaction:
     """One LMDB transaction; valid inside the `with` that gave it."""
 
-    __slots__ = ("_tables", "_txn")
+    __slots__ = ("_tables", "_txn", "has_dropped")
 
     def __init__(self, txn: Any, tables: dict[Table, Any]) -> None:
         self._txn = txn
         self._tables = tables
+        self.has_dropped = False
+        """Whether some chunk was unlisted; see `drops`."""
 
     @property
     def number(self) -> int:
@@ -88,6 +93,7 @@ class Transaction:
         self._txn.put(key, value, db=self._tables[table])
 
     def delete(self, table: Table, key: bytes) -> bool:
+        self.has_dropped |= table is Table.CHUNKS
         return bool(self._txn.delete(key, db=self._tables[table]))
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -98,12 +104,6 @@ class Transaction:
                 if not key.startswith(prefix):
                     return
                 yield key, value
-
-    def scan_from(self, table: Table, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All keys from `key` on, and their values, in key order. Do not change the table meanwhile."""
-        cursor = self._txn.cursor(db=self._tables[table])
-        if cursor.set_range(key):
-            yield from cursor
 
     def page(self, table: Table, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to `limit` rows whose keys are greater than `after`, in key order."""
@@ -156,7 +156,7 @@ class Index:
                 if size < LEAST_MAP:
                     raise StoreFailed(f"the index {path} cannot be opened: {no_space(wanted, LEAST_MAP)}") from error
             except lmdb.Error as error:
-                raise StoreFailed(f"the index {path} could not be opened: {error}") from error
+                raise StoreFailed(f"the index {path} could not be opened: {error}; {_REBUILD}") from error
 
     @classmethod
     def for_reading(cls, path: Path) -> "Index":
@@ -249,12 +249,18 @@ class Index:
             self._enlarge(NEARLY_FULL)
             try:
                 with self._env.begin(write=True) as txn:
-                    yield Transaction(txn, self._tables)
+                    yield (transaction := Transaction(txn, self._tables))
+                    if transaction.has_dropped:
+                        transaction.put(Table.META, DROPS, following(transaction.get(Table.META, DROPS)))
             except lmdb.MapFullError as error:
                 self._enlarge(0.0)
                 raise StoreFull(
                     f"index map full: {self._path} may take {self.map_size >> 20:,} MiB of address space; nothing "
                     "was changed, try again; if it stays so: raise ulimit -v and restart the node, or remove snapshots"
+                ) from error
+            except lmdb.DiskError as error:
+                raise StoreFull(
+                    f"the disk has no room for pages of the index {self._path}: {error}; nothing was changed"
                 ) from error
             except lmdb.Error as error:
                 raise StoreFailed(
