@@ -8,11 +8,12 @@ import heapq
 import os
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import sqrt
 from typing import NamedTuple
 
 from hoard_p2p.chunking import MIB, MIN_WINDOW, SMALL_FILE, Chunker, ChunkerKind, Cutter
-from hoard_p2p.errors import StoreFull
+from hoard_p2p.errors import HoardError, StoreFull
 from hoard_p2p.ids import ChunkId, chunk_id
 
 SAMPLES = 32
@@ -98,13 +99,17 @@ class Estimate:
         """`total` bytes are in the source. The sample is looked at only if they would not fit if all were new."""
         if self._fits is None:
             return
+        with suppress(HoardError):  # a publish that failed meanwhile: it says so itself
+            if self._refused(self._fits, total):
+                self._refusal = self._refused(self._fits, int(total * least_new(self._shares(sample, open_file))))
+
+    @staticmethod
+    def _refused(fits: Fits, size: int) -> StoreFull | None:
         try:
-            self._fits(total)
-        except StoreFull:
-            try:
-                self._fits(int(total * least_new(self._shares(sample, open_file))))
-            except StoreFull as refusal:
-                self._refusal = refusal
+            fits(size)
+        except StoreFull as refusal:
+            return refusal
+        return None
 
     def _shares(self, sample: Sequence[Picked], open_file: Callable[[bytes], int]) -> list[float]:
         draw = random.Random(0)
