@@ -20,6 +20,9 @@ SAMPLES = 32
 ENTERED_WITHIN = 3
 """Runs after which content-defined cutting that began in the middle of a file has found the file's own cuts."""
 
+ENDLESS = 1 << 60
+"""Of a file of this size every region is one with more behind it."""
+
 Fits = Callable[[int], None]
 """Could so many new bytes be stored here, if need be after evicting what may go? Raises StoreFull."""
 
@@ -69,7 +72,8 @@ def new_share(fd: int, size: int, chunker: Chunker, has: Has, offset: int) -> fl
         return float(not all(has([chunk_id(os.pread(fd, SMALL_FILE, 0))])))
     aligned = offset // chunker.max_size * chunker.max_size if chunker.kind is ChunkerKind.FIXED else offset
     window = os.pread(fd, MIN_WINDOW, aligned)
-    runs = Cutter(chunker, size).cut(memoryview(window), final=False)
+    final = len(window) == size
+    runs = Cutter(chunker, size if final else ENDLESS).cut(memoryview(window), final=final)
     known = whole = at = 0
     for number, run in enumerate(runs):
         entered = not aligned or chunker.kind is ChunkerKind.FIXED or number >= ENTERED_WITHIN

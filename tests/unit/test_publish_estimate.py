@@ -87,6 +87,17 @@ def test_the_share_of_new_bytes_is_taken_at_its_lower_end() -> None:
     assert least_new([0.0] * 32) == 0
 
 
+@pytest.mark.parametrize("size", [MIB, MIB + 1, 4 * MIB, 8 * MIB, 8 * MIB + 1])
+def test_files_of_any_size_can_be_judged(tmp_path: Path, size: int) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_bytes(RNG.randbytes(size))
+    sink = MemorySink()
+    published(tmp_path / "tree", sink, tmp_path / "spill")
+    with (tmp_path / "tree" / "file").open("rb") as file:
+        assert new_share(file.fileno(), size, FASTCDC, sink.has, 0) == 0
+        assert new_share(file.fileno(), size, FASTCDC, nothing, 0) == 1
+
+
 @pytest.mark.parametrize("chunker", [FASTCDC, FIXED], ids=["fastcdc", "fixed"])
 def test_a_region_of_a_large_file_is_found_stored_though_it_begins_in_the_middle(
     tmp_path: Path, chunker: Chunker
