@@ -79,8 +79,9 @@ class NodeRunning(HoardError):
     """A node already runs on this data directory."""
 
     def __init__(self, data_dir: Path | str, pid: int) -> None:
+        seen = f"pid {pid}" if pid else "it cannot be seen from here: it is in another container, or on another machine"
         super().__init__(
-            f"a node already runs on {data_dir} (pid {pid}); stop it with: hoard down --data-dir {quote(str(data_dir))}"
+            f"a node already runs on {data_dir} ({seen}); stop it with: hoard down --data-dir {quote(str(data_dir))}"
         )
         self.pid = pid
 
@@ -91,6 +92,10 @@ class StoreFailed(HoardError):
 
 class StoreFull(StoreFailed):
     """No room: the capacity, the free-space floor or the disk allows no more; the message says how much is missing."""
+
+
+class IndexLost(StoreFailed):
+    """There are slabs here and no index that could be read; the message names the command that makes it again."""
 
 
 class StoreFormatUnknown(HoardError):
@@ -149,6 +154,7 @@ WIRE_NAMES: dict[str, type[HoardError]] = {
         DeadlineExceeded,
         StoreFailed,
         StoreFull,
+        IndexLost,
         StoreFormatUnknown,
         MountFailed,
         MountBusy,

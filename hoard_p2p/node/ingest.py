@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.ingest_wire import decode_extents
 from hoard_p2p.node.local import Connection, LocalReply, LocalRequest
 from hoard_p2p.storage.allowance import Loan
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.failures import store_failure
 
 log = logging.getLogger(__name__)
@@ -154,23 +155,27 @@ async def ingest(
     *,
     data_dir: Path,
     broker: SlabBroker,
+    claims: Claims,
     executor: Executor,
     report: Callable[[Body], Awaitable[None]],
     fits: Fits,
+    memory: Sequence[int] = (),
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
-    stays unreferenced. Raises what the process failed with. `fits` is asked in a thread of `executor`."""
+    stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
+    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see `ingest_memory`. Raises what the
+    process failed with."""
     scratch = await in_executor(executor, _scratch, data_dir)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     session = Session(broker, executor, report, fits)
     try:
         ours.setblocking(False)
-        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno())
+        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno(), claims.fd)
         process = await asyncio.create_subprocess_exec(
-            *argv, pass_fds=(dir_fd, theirs.fileno()), stdin=asyncio.subprocess.DEVNULL
+            *argv, pass_fds=(dir_fd, theirs.fileno(), claims.fd), stdin=asyncio.subprocess.DEVNULL
         )
         theirs.close()
-        await _converse(process, ours, session, options)
+        await _converse(process, ours, session, options, memory)
     finally:
         session.loan.close()
         theirs.close()
@@ -193,16 +198,18 @@ def _scratch(data_dir: Path) -> Path:
         raise store_failure(f"no room for temporary files in {root}", error) from error
 
 
-def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int) -> list[str]:
+def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int, claims_fd: int) -> list[str]:
     return [
         sys.executable, "-m", "hoard_p2p.node.ingest_main",
-        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd),
+        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd), str(claims_fd),
     ]  # fmt: skip
 
 
-async def _converse(process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body) -> None:
+async def _converse(
+    process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body, memory: Sequence[int]
+) -> None:
     try:
-        framing.send(ours, options)
+        framing.send(ours, options, memory)
         await Connection(ours, session.handle).serve()
         async with asyncio.timeout(EXIT_SECONDS):
             await process.wait()

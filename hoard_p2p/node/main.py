@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -21,8 +20,10 @@ from hoard_p2p.errors import DeadlineExceeded, HoardError
 from hoard_p2p.node import ingest, operations, room_operations
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
+from hoard_p2p.node.descriptors import NODE_FILES, allow_files
 from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.parts import NodeParts
+from hoard_p2p.node.scrubbing import set_days
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.storage.failures import store_failure
@@ -49,12 +50,13 @@ class _Stop(Exception):
 def run_node(settings: NodeSettings, report: Report) -> int:
     """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
 
-    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, and
-    HoardError if the address is taken.
+    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, Refused if it may open too few
+    files, and HoardError if the address is taken.
     """
-    _raise_descriptor_limit()
+    allow_files(NODE_FILES, "a node")
     with Store.open(settings.data_dir) as store:
         _set_capacity(store, settings)
+        set_days(store, settings.scrub_days)
         ingest.sweep(settings.data_dir)
         try:
             asyncio.run(_serve(settings, store, report))
@@ -69,12 +71,6 @@ def _reason(group: ExceptionGroup[Exception]) -> Exception:
     while expected is not None and isinstance(expected.exceptions[0], ExceptionGroup):
         expected = expected.exceptions[0]
     return expected.exceptions[0] if expected is not None else group
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _set_capacity(store: Store, settings: NodeSettings) -> None:
@@ -114,8 +110,16 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
     local = LocalServer(node.settings.data_dir, partial(operations.handle, node))
     await server.serve(listener)
     try:
-        loops = (partial(_watch_data_dir, node), partial(room_operations.keep_count, node))
-        for work in (local.run, node.agent.run, node.gossip.run, node.mounts.run, *loops):
+        for work in (
+            local.run,
+            node.agent.run,
+            node.gossip.run,
+            node.mounts.run,
+            node.retention.run,
+            node.scrubbing.run,
+            partial(_watch_data_dir, node),
+            partial(room_operations.keep_count, node),
+        ):
             node.group.create_task(work())
         log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
         if not is_loopback(node.me.host):

@@ -71,7 +71,7 @@ def peers_body(node: Node) -> list[Json]:
 
 def mounts_body(node: Node) -> list[Json]:
     return [
-        _mount_body(kept, node.through.why(kept.record.mountpoint))
+        _mount_body(kept, node.mounts.through.why(kept.record.mountpoint))
         for kept in sorted(node.mounts.mounts, key=lambda kept: kept.record.mountpoint)
     ]
 
@@ -155,6 +155,7 @@ async def full_status(node: Node) -> Body:
             "misses": node.counters.misses,
             "quarantined": node.counters.quarantined,
         },
+        "scrub": await node.scrubbing.body(),
         "origins": [],
         "mounts": mounts_body(node),
     }

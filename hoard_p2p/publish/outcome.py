@@ -90,6 +90,7 @@ class PublishResult:
 
     `stored`: bytes put that were not stored before, the catalog's included. `deduplicated`: bytes of files that were
     stored already or came twice. Holes are in neither. `unmatched_excludes`: patterns that left out nothing.
+    `unchanged`: files that did not have to be read.
     """
 
     root: bytes
@@ -100,3 +101,4 @@ class PublishResult:
     skipped: Skipped
     not_kept: tuple[NotKept, ...]
     unmatched_excludes: tuple[bytes, ...] = ()
+    unchanged: int = 0

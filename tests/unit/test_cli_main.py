@@ -26,6 +26,7 @@ COMMANDS = [
         "publish",
         "refs",
         "rm",
+        "scrub",
         "status",
         "tag",
     ),
