@@ -15,6 +15,7 @@ from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
 
@@ -65,8 +66,11 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
 
     Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
     """
-    with ExitStack() as held:
-        return await _publish(node, dir_fd, options, report, held)
+    try:
+        with ExitStack() as held:
+            return await _publish(node, dir_fd, options, report, held)
+    except OSError as error:  # of the data directory: the source is read by another process
+        raise store_failure(f"nothing was published, {node.settings.data_dir} could not be written", error) from error
 
 
 async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held: ExitStack) -> Body:

@@ -151,7 +151,7 @@ def test_a_read_only_disk_fails_a_publish_and_reads_go_on(new_directory: Callabl
             hurt(disk)
             for arguments in (("publish", os.fspath(other)), ("tag", kept, "more:1"), ("rm", kept, "--force")):
                 failed = node.hoard(*arguments, check=False)
-                assert failed.returncode == 1 and "the disk is read-only" in failed.stderr, failed.stderr
+                assert failed.returncode == 1 and "the disk is read-only" in failed.stderr, failed.stderr + node.log()
             node.hoard("export", "set:1", os.fspath(top / "out"))
             assert same(data, top / "out")
             assert [each["names"] for each in node.json("status")["snapshots"]] == [["set:1"]]
