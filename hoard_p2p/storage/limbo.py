@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
 """Seconds after which a reader that delays the return of space is named in the log."""
+SHOWN = 120
+"""Characters of a command line."""
 _ROW = struct.Struct("<QIB32s")  # offset, length, generation, chunk id
 
 
@@ -204,7 +206,7 @@ class Limbo:
 def described(pid: int) -> str:
     """A process in words: its number and its command."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        first, *rest = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
-        command = ""
-    return f"process {pid} ({command[:80] or 'of another pid namespace, or just ending'})"
+        return f"process {pid} (of another pid namespace, or just ending)"
+    return f"process {pid} ({' '.join((Path(first).name, *rest)).strip()[:SHOWN]})"
