@@ -250,8 +250,10 @@ def _mounts_text(answer: Fields) -> str:
 
 def _io_text(mount: Fields, ours: str) -> str:
     reason, version = printable(mount.text("io_reason")), mount.text("version")
+    through = printable(mount.text("reads_reason"))
+    reads = f"; reads through the node: {through}" if through else ""
     other = f"; version {printable(version) or 'unknown'}" if version != ours else ""
-    return printable(mount.text("io")) + (f": {reason}" if reason else "") + other
+    return printable(mount.text("io")) + (f": {reason}" if reason else "") + reads + other
 
 
 @click.command()

@@ -110,7 +110,6 @@ def test_a_user_who_may_not_read_the_index_is_refused(new_directory: Callable[[s
 GROW = """
 import sys
 from pathlib import Path
-from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Index, Table
 index = Index.for_writing(Path(sys.argv[1]), int(sys.argv[2]))
 with index.write() as txn:
