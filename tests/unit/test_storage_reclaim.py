@@ -22,6 +22,8 @@ PART = 300_001
 FILE = [RNG.randbytes(PART) for _ in range(8)]
 RUNS = [(chunk_id(data), PART) for data in FILE]
 BLOCK = 4096
+METADATA = 2
+"""Blocks that a file system may need to list the others of a file with holes."""
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_every_block_that_only_dropped_chunks_touch_returns_and_no_other(store: 
     reclaimed = store.reclaimer.reclaim()
     assert not reclaimed.waiting
     assert reclaimed.bytes == before - store.used_bytes()
-    assert 0 <= space(slab) - BLOCK * len(blocks) <= 2 * BLOCK  # a block or two name the others
+    assert 0 <= space(slab) - BLOCK * len(blocks) <= BLOCK * METADATA
     assert all(is_right(store, data) for data in kept)
     assert not any(is_right(store, data) for data in gone)
 
@@ -137,7 +139,8 @@ def test_a_file_slab_that_another_version_shares_but_for_one_chunk_gives_that_ch
     before = space(slab)
     assert store.reclaimer.drop([chunk_id(FILE[3])]) == Dropped(1, PART)
     reclaimed = store.reclaimer.reclaim()
-    assert reclaimed.bytes == before - space(slab) == (4 * PART // BLOCK - (3 * PART // BLOCK + 1)) * BLOCK
+    assert reclaimed.bytes == before - space(slab)
+    assert 0 <= (4 * PART // BLOCK - (3 * PART // BLOCK + 1)) * BLOCK - reclaimed.bytes <= BLOCK * METADATA
     assert slabs(store) == [slab]
     assert all(is_right(store, data) for data in FILE if data is not FILE[3])
     assert slab.stat().st_size == PART * len(FILE)
