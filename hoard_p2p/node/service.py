@@ -12,12 +12,14 @@ from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
+from hoard_p2p.node.removal import uses_here
 from hoard_p2p.node.status import public_status
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,12 @@ class NodeService:
             now = names.creation_time(snapshot)
             record = SnapshotRecord(snapshot, now, now, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
             await self._node.blocking(names.add_snapshot, root, record)
+
+    async def uses(self, snapshots: Sequence[SnapshotId]) -> Sequence[Use]:
+        return uses_here(self._node, snapshots)
+
+    async def vouch(self, request: VouchRequest) -> Sequence[int]:
+        return await self._node.retention.evictions.vouch(request.snapshot, request.segments)
 
     async def announce(self, announcement: Announcement) -> None:
         await self._node.blocking(self._node.names.merge_snapshots, announcement.snapshots, "an announcement")

@@ -6,7 +6,6 @@ and from the last one that was quarantined, so "verified at generation g" never 
 
 import struct
 from collections.abc import Callable, Collection, Iterable
-from itertools import islice
 
 from hoard_p2p.errors import BadRequest, Refused
 from hoard_p2p.ids import ChunkId
@@ -123,7 +122,7 @@ def add_extents(txn: Transaction, extents: Iterable[Extent]) -> None:
 
 def listed(txn: Transaction, after: bytes, count: int) -> list[tuple[ChunkId, int]]:
     """The next `count` chunks behind the id `after`, and the bytes of all their places."""
-    rows = islice(txn.scan_from(Table.CHUNKS, after + b"\0"), count)
+    rows = txn.page(Table.CHUNKS, after, count)
     return [(ChunkId(key), sum(place.length for place in decode_places(raw))) for key, raw in rows]
 
 
