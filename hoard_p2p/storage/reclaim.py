@@ -98,6 +98,7 @@ class Reclaimer:
             for page in self._index.pages(Table.CHUNKS):
                 dead = [ChunkId(key) for key, _ in page if not live(ChunkId(key))]
                 total = total.plus(self._forget(dead))
+            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
         return total
 
     @contextmanager
