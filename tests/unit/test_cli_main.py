@@ -18,17 +18,20 @@ COMMANDS = [
         "diff",
         "doctor",
         "down",
+        "evict",
         "export",
+        "gc",
         "ls",
         "mount",
         "peers",
+        "pin",
         "publish",
         "refs",
         "rm",
         "status",
         "tag",
     ),
-    *("umount", "untag", "up"),
+    *("umount", "unpin", "untag", "up"),
 ]
 
 
