@@ -31,6 +31,7 @@ MODULES = {
     "publish": "publishing",
     "refs": "naming",
     "rm": "retention",
+    "scrub": "scrubbing",
     "status": "nodes",
     "tag": "naming",
     "umount": "mounting",

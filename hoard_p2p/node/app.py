@@ -37,6 +37,7 @@ from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.node.readers import ThroughReaders
 from hoard_p2p.node.retention import Retention
+from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
@@ -123,6 +124,7 @@ class Node:
             executor=self.executor,
         )
         self.retention = Retention(self)
+        self.scrubbing = Scrubbing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id

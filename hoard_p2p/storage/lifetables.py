@@ -5,21 +5,26 @@ from pathlib import Path
 
 from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.storage import extents as chunks
-from hoard_p2p.storage import ledger
+from hoard_p2p.storage import journal, ledger
+from hoard_p2p.storage.chronicle import held
 from hoard_p2p.storage.index import Index
+from hoard_p2p.storage.recording import Recorder
 from hoard_p2p.storage.records import LeaseRecord
 
 
 class LifeTables:
     """A part of the store. Blocking; thread-safe."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, recorder: Recorder) -> None:
         self._index = index
+        self._recorded = recorder.recorded
 
     def drop_holds(self, snapshot: SnapshotId, segments: Iterable[int]) -> None:
         """This node need not keep these segments any more; their chunks are left to eviction."""
-        with self._index.write() as txn:
-            ledger.drop_holds(txn, snapshot, segments)
+        numbers = list(segments)
+        if numbers:
+            with self._recorded([held(journal.Kind.UNHELD, snapshot, numbers)]) as txn:
+                ledger.drop_holds(txn, snapshot, numbers)
 
     def held_snapshots(self) -> set[SnapshotId]:
         """Those that this node keeps segments of."""
@@ -27,9 +32,8 @@ class LifeTables:
             return ledger.held_snapshots(txn)
 
     def forget_snapshot(self, snapshot: SnapshotId) -> None:
-        """Drop record, root and holds of a snapshot that nobody was told of, without a tombstone. A rebuild from the
-        journal may bring it back, hidden as it was."""
-        with self._index.write() as txn:
+        """Drop record, root and holds of a snapshot that nobody was told of, without a tombstone."""
+        with self._recorded([journal.Entry(journal.Kind.FORGOTTEN, snapshot)]) as txn:
             ledger.forget_snapshot(txn, snapshot)
 
     def put_lease(self, lease: LeaseRecord) -> None:

@@ -24,6 +24,7 @@ _KINDS = (SlabKind.SHARED, SlabKind.FILE)
 _BLOCK = _RECORD.size * 21845  # about 1 MiB of records a read
 
 HEADER_SIZE = _HEADER.size
+RECORD = _RECORD
 RECORD_SIZE = _RECORD.size
 
 

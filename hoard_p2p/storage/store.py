@@ -1,15 +1,12 @@
 """The one owner of a data directory: its lock, its index, its journal and its slabs. Lives in the node.
 
-Eviction, scrub and the rebuild of a lost index belong here too, over what is laid down already: `sidecar.scan` and
-`journal.scan` say what there was, `quarantine` takes a place out of the index, `Table.HOLDS` says what is wanted.
+What a scrub finds is mended by `mender`; a lost index is made again by `rebuild`, from sidecars and journal.
 """
 
 import contextlib
-import os
 import struct
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -17,28 +14,29 @@ from hoard_p2p.config import DEFAULT_FLOOR, Floor, parse_floor
 from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
-from hoard_p2p.peer import NODE_ID_SIZE, NodeId
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import files, journal, ledger
+from hoard_p2p.storage.chronicle import SETTINGS, held, setting
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
-from hoard_p2p.storage.index import Index, Table, Transaction
+from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lifetables import LifeTables
 from hoard_p2p.storage.lock import NodeLock
+from hoard_p2p.storage.mending import Mender
 from hoard_p2p.storage.openslab import blocks_of, make_slab, reopen_slab, trim
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.reclaim import Reclaimer
+from hoard_p2p.storage.recording import Recorder
 from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
 from hoard_p2p.storage.room import Room, size_of
 from hoard_p2p.storage.sidecar import SidecarHeader
+from hoard_p2p.storage.soundness import refuse_lost
 from hoard_p2p.storage.writer import ChunkWriter
 
 MOST_COPIED = 1 << 30
 """Bytes that are copied to complete a file that nobody is writing."""
 
-_NODE_ID = b"node_id"
-_START = b"start"
 _CAPACITY = b"capacity"
 _FLOOR = b"floor"
 _U64 = struct.Struct("<Q")
@@ -55,16 +53,17 @@ class Store:
         self._layout = data_dir
         self._index = Index.for_writing(data_dir.index)
         undo.callback(self._index.close)
-        self._journal = journal.Journal(data_dir.journal)
-        undo.callback(self._journal.close)
-        self._names = threading.Lock()  # keeps the journal in the order of the index
-        self.node_id, self.start_number = self._begin()
+        self.recorder = Recorder(self._index, data_dir)
+        undo.callback(self.recorder.close)
+        self._recorded = self.recorder.recorded
+        self.node_id, self.start_number = self.recorder.begin()
         self._reader = StoreReader(self._index, data_dir, owns_index=False)
         undo.callback(self._reader.close)
-        self._healer = Healer(self._index, self._reader)
+        self.healer = self._healer = Healer(self._index, self._reader)
+        self.mender = Mender(self._index, data_dir, self.healer)
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
-        self.life = LifeTables(self._index)
+        self.life = LifeTables(self._index, self.recorder)
         self._writers: list[ChunkWriter] = []
         self.reclaimer = Reclaimer(
             self._index,
@@ -83,7 +82,8 @@ class Store:
     @classmethod
     def open(cls, data_dir: Path, *, create: bool = True) -> "Store":
         """Take the data directory, making it if `create`. Raises NodeRunning, StoreFormatUnknown, StoreFailed,
-        Refused if it holds files of somebody else, and NoNode if there is none and `create` is false."""
+        IndexLost (nothing is changed then), Refused if it holds files of somebody else, and NoNode if there is none and
+        `create` is false."""
         layout = DataDir(data_dir)
         with contextlib.ExitStack() as undo:
             try:
@@ -95,6 +95,7 @@ class Store:
                 layout.refuse_foreign()
                 layout.make()
                 undo.callback(NodeLock(layout.lock).release)
+                refuse_lost(layout)
                 store = cls(layout, undo)
                 if not exists:
                     layout.write_format()
@@ -252,19 +253,33 @@ class Store:
         return int(_U64.unpack(raw)[0]) if raw else None
 
     def set_capacity(self, size: int) -> None:
-        with self._index.write() as txn:
-            txn.put(Table.META, _CAPACITY, _U64.pack(size))
+        self.choose(_CAPACITY, _U64.pack(size))
         self.room.limit(capacity=size)
+
+    def meta(self, name: bytes) -> bytes | None:
+        """A value of the index's table META."""
+        with self._index.read() as txn:
+            return txn.get(Table.META, name)
+
+    def note(self, values: Mapping[bytes, bytes]) -> None:
+        """Keep values in META that a rebuilt index may lack."""
+        with self._index.write() as txn:
+            for name, value in values.items():
+                txn.put(Table.META, name, value)
+
+    def choose(self, name: bytes, value: bytes) -> None:
+        """Keep an operator's choice in META, and in the journal. `name` is one of `chronicle.SETTINGS`."""
+        assert name in SETTINGS
+        with self._recorded([setting(name, value)]) as txn:
+            txn.put(Table.META, name, value)
 
     def floor(self) -> Floor:
         """What stays free of the file system; the default if none was ever set."""
-        with self._index.read() as txn:
-            raw = txn.get(Table.META, _FLOOR)
+        raw = self.meta(_FLOOR)
         return parse_floor(raw.decode()) if raw else DEFAULT_FLOOR
 
     def set_floor(self, floor: Floor) -> None:
-        with self._index.write() as txn:
-            txn.put(Table.META, _FLOOR, str(floor).encode())
+        self.choose(_FLOOR, str(floor).encode())
         self.room.limit(floor=floor)
 
     def extents_count(self) -> int:
@@ -326,34 +341,14 @@ class Store:
 
     def add_holds(self, snapshot: SnapshotId, segments: Iterable[int]) -> None:
         """This node keeps these segments of the snapshot."""
-        with self._index.write() as txn:
-            ledger.add_holds(txn, snapshot, segments)
+        numbers = list(segments)
+        if numbers:
+            with self._recorded([held(journal.Kind.HELD, snapshot, numbers)]) as txn:
+                ledger.add_holds(txn, snapshot, numbers)
 
     def holds(self, snapshot: SnapshotId) -> set[int]:
         with self._index.read() as txn:
             return ledger.holds(txn, snapshot)
-
-    # --- inside
-
-    @contextlib.contextmanager
-    def _recorded(self, entries: Sequence[journal.Entry]) -> Iterator[Transaction]:
-        """A change of names: first in the journal, then in the index."""
-        with self._names:
-            self._journal.append(entries)
-            with self._index.write() as txn:
-                yield txn
-
-    def _begin(self) -> tuple[NodeId, int]:
-        """Count this start; the first one draws the node's id."""
-        with self._index.write() as txn:
-            raw = txn.get(Table.META, _NODE_ID)
-            node_id = NodeId(raw or os.urandom(NODE_ID_SIZE))
-            if raw is None:
-                self._journal.append([journal.Entry(journal.Kind.NODE, node_id)])
-                txn.put(Table.META, _NODE_ID, node_id)
-            start = _U64.unpack(txn.get(Table.META, _START) or bytes(8))[0] + 1
-            txn.put(Table.META, _START, _U64.pack(start))
-            return node_id, start
 
 
 def _snapshot_entry(snapshot: SnapshotId, record: SnapshotRecord) -> journal.Entry:

@@ -28,6 +28,7 @@ COMMANDS = [
         "publish",
         "refs",
         "rm",
+        "scrub",
         "status",
         "tag",
     ),
