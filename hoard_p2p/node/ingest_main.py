@@ -22,6 +22,7 @@ from hoard_p2p.errors import HoardError, NoNode, Refused, wire_name
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
 from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient, Reply
+from hoard_p2p.node.ingest_memory import remembering
 from hoard_p2p.node.ingest_wire import encode_extents
 from hoard_p2p.publish import Progress, PublishOptions, PublishResult, publish_directory
 from hoard_p2p.storage.claims import Claims
@@ -73,11 +74,15 @@ class NodeBroker:
     def give_back(self, size: int, taken: int = 0) -> None:
         self.call("give_back", {"size": size, "taken": taken})
 
+    def could_fit(self, size: int) -> None:
+        """Raises StoreFull if so many new bytes could not be stored, even if what may be evicted were."""
+        self.call("could_fit", {"size": size})
+
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         self.call("complete_file", {"key": file_key.hex(), "slab": slab, "complete": complete})
 
 
-def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> PublishOptions:
+def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path, broker: NodeBroker) -> PublishOptions:
     own = os.stat(data_dir)
     exclude = body.get("exclude")
     return PublishOptions(
@@ -88,6 +93,7 @@ def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> Publish
         reproducible=body.get("reproducible") is True,
         skip_unreadable=body.get("skip_unreadable") is True,
         own_data=(own.st_dev, own.st_ino),
+        fits=None if body.get("try") is True else broker.could_fit,
     )
 
 
@@ -119,11 +125,19 @@ def _summary(result: PublishResult) -> dict[str, Json]:
         "unreadable_count": skipped.unreadable.count,
         "not_kept": [{"name": kind.name, "count": kind.count, "example": kind.example} for kind in result.not_kept],
         "unmatched_excludes": [os.fsdecode(pattern) for pattern in result.unmatched_excludes],
+        "unchanged": result.unchanged,
+        "read": result.totals.files - result.unchanged,
     }
 
 
 def _run(
-    data_dir: Path, scratch: Path, dir_fd: int, *, claims: Claims, broker: NodeBroker, options: PublishOptions
+    data_dir: Path,
+    memory: Sequence[int],
+    dir_fd: int,
+    *,
+    claims: Claims,
+    broker: NodeBroker,
+    options: PublishOptions,
 ) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -131,13 +145,18 @@ def _run(
     def report(progress: Progress) -> None:
         broker.call("progress", _progress(progress))
 
-    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader, claims=claims) as writer:
+    with (
+        StoreReader.open(data_dir) as reader,
+        ChunkWriter(broker, reader, claims=claims) as writer,
+        remembering(memory, _summary) as remembered,
+    ):
         result = publish_directory(
             dir_fd,
             writer,
             options,
             report=report,
             stop=stopping.is_set,
+            remembering=remembered,
         )
     broker.call("finished", {"root": base64.b64encode(result.root).decode(), "summary": _summary(result)})
 
@@ -157,11 +176,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         _run(
             data_dir,
-            scratch,
+            first.fds,
             int(argv[2]),
             claims=Claims(int(argv[4])),
             broker=broker,
-            options=_options(first.body, data_dir, scratch),
+            options=_options(first.body, data_dir, scratch, broker),
         )
     except HoardError as error:
         broker.call("failed", {"error": wire_name(error), "message": str(error)})

@@ -182,7 +182,7 @@ class Inventory:
         ]
 
     def sample(self, keys: Sequence[bytes]) -> list[Stored]:
-        """The first place of the chunk behind each key."""
+        """The first place of the chunk after each key."""
         found: dict[bytes, Stored] = {}
         with self._index.read() as txn:
             for key in keys:
