@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hoard_p2p.config import Json
 from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.node import framing
+from hoard_p2p.node.descriptors import no_files_left
 
 QUICK_SECONDS = 30.0
 """What an operation may take that waits for nothing but the node and short questions to its peers."""
@@ -17,7 +18,7 @@ QUICK_SECONDS = 30.0
 SILENCE_SECONDS = 60.0
 """What a node may be silent that works for a caller: it says every few seconds that it does (`local.BEAT_SECONDS`)."""
 
-LONG = frozenset({"publish", "open", "tag", "need", "scrub"})
+LONG = frozenset({"publish", "open", "tag", "need", "evict", "gc", "rm", "scrub"})
 """Operations that read a source, or wait for data of peers: the node bounds them, the caller waits while it works."""
 
 
@@ -82,6 +83,9 @@ class NodeClient:
             if progress is not None and isinstance(report, dict):
                 progress(report)
         framing.raise_error(message.body)
+        if message.cut:
+            message.close()
+            raise no_files_left(op)
         result = message.body.get("result")
         return Reply(result if isinstance(result, dict) else {}, message.fds)
 

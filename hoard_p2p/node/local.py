@@ -8,13 +8,15 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError
 from hoard_p2p.node import framing
+from hoard_p2p.node.descriptors import explained, no_files_left
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +48,15 @@ class LocalRequest:
     fds: list[int]
     pid: int
     report: Callable[[Body], Awaitable[None]]
+    stay: ExitStack = field(default_factory=ExitStack)
+    """What is entered here ends with the client's connection."""
 
 
 Handler = Callable[[LocalRequest], Awaitable[LocalReply]]
+
+
+def _hang_up(client: socket.socket, _: object) -> None:
+    client.close()
 
 
 async def _ready(sock: socket.socket, *, writing: bool) -> None:
@@ -76,6 +84,7 @@ class Connection:
         self._beat = beat
         self._sending = asyncio.Lock()
         self._pid = framing.peer_pid(sock)
+        self._stay = ExitStack()
 
     async def serve(self) -> None:
         """Until the client leaves; then what it still waits for is cancelled."""
@@ -91,6 +100,7 @@ class Connection:
                     for task in tasks:
                         task.cancel()
         finally:
+            self._stay.close()
             self._sock.close()
 
     async def _receive(self) -> framing.Message | None:
@@ -128,9 +138,12 @@ class Connection:
             fds=list(message.fds),
             pid=self._pid,
             report=report,
+            stay=self._stay,
         )
         try:
-            if message.body.get("heartbeat") is True:
+            if message.cut:
+                reply: LocalReply | HoardError = no_files_left(request.op)
+            elif message.body.get("heartbeat") is True:
                 reply = await self._answer_beating(request, seq)
             else:
                 reply = await self._answer(request)
@@ -165,6 +178,9 @@ class Connection:
         except HoardError as error:
             return error
         except Exception as error:
+            if (known := explained(error, request.op)) is not None:
+                log.warning("%s", known)
+                return known
             log.exception("operation %s failed", request.op)
             return HoardError(f"internal error in {request.op}: {error!r}; the node's log has the details")
 
@@ -190,7 +206,8 @@ class LocalServer:
                         log.warning("a local client could not be accepted: %s", error)
                         await asyncio.sleep(ACCEPT_PAUSE)
                         continue
-                    group.create_task(Connection(client, self._handler, beat=self._beat).serve())
+                    serving = group.create_task(Connection(client, self._handler, beat=self._beat).serve())
+                    serving.add_done_callback(partial(_hang_up, client))  # also if it never began
         finally:
             # Before closing: the open socket keeps its inode, so that no other file can have the same number.
             if self._file_there() == self._file:  # else the directory was replaced, and another node listens there

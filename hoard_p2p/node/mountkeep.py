@@ -29,6 +29,7 @@ from hoard_p2p.node.background import open_log
 from hoard_p2p.node.mountfate import Facts, Step, is_newer, next_step
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.plan import MountPlan
+from hoard_p2p.node.readers import ThroughReaders
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,10 @@ class Kept:
         """The workers' counters; empty where they cannot be seen."""
         return [] if self.copies is None else self.copies.slots()
 
+    def alive(self) -> bool | None:
+        """Whether the kernel still serves it; None where that cannot be seen."""
+        return None if self.copies is None else self.copies.alive
+
 
 @dataclass(slots=True, eq=False)
 class _Started:
@@ -109,6 +114,7 @@ class MountKeep:
     def __init__(self, log_dir: Path, *, command: Sequence[str] = ADOPTER, version: str = __version__) -> None:
         """`command`: starts a supervisor; gets `MountFds.encode()` and the plan, and `--take-over` where the present
         one is to give way. Its output goes to `log_dir`/mount.log. `version`: ours."""
+        self.through = ThroughReaders()
         self._log_dir = log_dir
         self._command = tuple(command)
         self._version = version
@@ -131,7 +137,7 @@ class MountKeep:
         return [started.process.pid for started in self._started.values()]
 
     @contextmanager
-    def attached(self, args: dict[str, Json], fds: list[int]) -> Iterator[None]:
+    def attached(self, args: dict[str, Json], fds: list[int]) -> Iterator[MountRecord]:
         """A supervisor's line is open as long as this lasts. What is used of `fds` is taken out, the rest stays the
         caller's. Raises BadRequest, and keeps nothing."""
         record, plan, text = _told(args)
@@ -154,7 +160,7 @@ class MountKeep:
             kept.starter = None
         self._news.set()
         try:
-            yield
+            yield record
         finally:
             kept.lines -= 1
             kept.since = time.monotonic()

@@ -53,6 +53,11 @@ class Deposit:
         finally:
             self._release(fresh, stored, repeated)
 
+    def count_known(self, size: int) -> None:
+        """`size` bytes of a file did not have to be given, since all its chunks are in the sink."""
+        with self._lock:
+            self._deduplicated += size
+
     def _put(self, piece: Piece, file: FileSink | None) -> None:
         if file is None:
             self._sink.put(piece.chunk_id, piece.data)

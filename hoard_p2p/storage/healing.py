@@ -86,11 +86,11 @@ class Wounds:
         with self._lock:
             return tuple(self._places.get(identifier, ()))
 
-    def in_slab(self, slab: int) -> list[Place]:
+    def in_slab(self, slab: int) -> list[tuple[ChunkId, Place]]:
         with self._lock:
             if slab not in self._open:
                 return []
-            return [place for places in self._places.values() for place in places if place.slab == slab]
+            return [(of, place) for of, places in self._places.items() for place in places if place.slab == slab]
 
     def is_last(self, place: Place) -> bool:
         """Whether the slab of `place` has all of its file again once this place is healed."""
@@ -103,6 +103,11 @@ class Wounds:
             if slab in self._open:
                 self._complete.add(slab)
             return slab not in self._open
+
+    def demoted(self, slab: int) -> None:
+        """The slab lost places that will not be healed: it has not all of its file once the others are."""
+        with self._lock:
+            self._complete.discard(slab)
 
     def close(self, identifier: ChunkId, place: Place, *, healed: bool) -> None:
         """The place holds the right bytes again, or never will."""
@@ -205,8 +210,12 @@ class Healer:
                 if data is not None:
                     self.heal(identifier, data)
 
+    def demoted(self, slab: int) -> None:
+        """The slab loses places for good. Called inside the transaction that unlists them."""
+        self._wounds.demoted(slab)
+
     @contextmanager
-    def still(self) -> Iterator[Callable[[int], list[Place]]]:
+    def still(self) -> Iterator[Callable[[int], list[tuple[ChunkId, Place]]]]:
         """Nobody is healed or quarantined inside this block; gives the places of a slab that await good bytes."""
         with self._turn:
             yield self._wounds.in_slab
