@@ -98,7 +98,7 @@ def test_names_holds_settings_and_numbers_are_back(tmp_path: Path) -> None:
         store.show_snapshot(SNAPSHOT, record(pinned=True))
         store.put_ref(RefRecord("a:1", SNAPSHOT, stamp))
         store.add_holds(SNAPSHOT, range(10))
-        store.drop_holds(SNAPSHOT, [3, 4])
+        store.life.drop_holds(SNAPSHOT, [3, 4])
         store.put_root(gone, b"other", SnapshotRecord(gone, 5, 5, 2, False, 60, True, "", 0))
         store.add_holds(gone, [1])
         store.remove_snapshot(gone, 99)

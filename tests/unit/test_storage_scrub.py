@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -173,7 +173,13 @@ def test_a_damaged_sidecar_is_written_anew_from_the_index(store: Store) -> None:
     put(store, *SMALL)
     side = sidecar_path(slab_of(store, SMALL[0]))
     before = set(contents(slab_of(store, SMALL[0]), 1).extents)
-    for damage in (lambda: flip(side, 40), lambda: flip(side, 3), side.unlink, lambda: os.truncate(side, 32 + 96)):
+    damages: list[Callable[[], None]] = [
+        lambda: flip(side, 40),
+        lambda: flip(side, 3),
+        side.unlink,
+        lambda: os.truncate(side, 32 + 96),
+    ]
+    for damage in damages:
         damage()
         assert [mended.others for mended in scrub(store)] == [1]
         known = contents(slab_of(store, SMALL[0]), 1)
