@@ -49,13 +49,13 @@ class Mender:
 
     def mend(self, verdict: Verdict) -> Mended:
         """Raises StoreFailed."""
-        slab = self.inventory.slab(verdict.slab)
-        if slab is None:  # it went meanwhile, and its places with it
-            return Mended()
         listed = [one for one in verdict.wrong if one.place.generation != UNLISTED]
         wrong = self._healer.quarantine_all([(one.chunk_id, one.place) for one in listed])
         missing = self.heal_from_disk(dict.fromkeys(identifier for identifier, _ in wrong))
         apart = [one for one in verdict.wrong if one.place.generation == UNLISTED]
+        slab = self.inventory.slab(verdict.slab)
+        if slab is None:  # it went, or it was deleted and is forgotten
+            return Mended(frozenset(identifier for identifier, _ in wrong), frozenset(missing))
         mended = [self._mend_unlisted(one) for one in apart]
         if not all(mended):
             self._demote(slab)

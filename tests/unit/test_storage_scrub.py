@@ -65,7 +65,8 @@ def verdicts(store: Store) -> list[Verdict]:
     scrubber = Scrubber(inventory, lambda size: None)
     try:
         extra = scrubber.unnamed()
-        return [scrubber.slab(slab, extra.get(slab.number, ())) for slab in inventory.slabs()]
+        found = [scrubber.slab(slab, extra.pop(slab.number, ())) for slab in inventory.slabs()]
+        return found + [scrubber.nowhere(number, stored) for number, stored in extra.items()]
     finally:
         scrubber.close()
 
@@ -136,6 +137,15 @@ def test_a_deleted_slab_is_found_and_leaves_the_index(store: Store) -> None:
     assert all(verdict.fine for verdict in verdicts(store) if not verdict.gone)
     assert store.extents_count() == len(SMALL)
     assert store.healer.damaged() == [], "what was stored anew is no longer missed"
+
+
+def test_places_in_a_slab_that_the_index_has_forgotten_are_found(store: Store) -> None:
+    put(store, *SMALL)
+    slab_of(store, SMALL[0]).unlink()
+    store.reclaimer.leftovers()
+    assert store.mender.inventory.slabs() == []
+    assert missing(scrub(store)) == {chunk_id(data) for data in SMALL}
+    assert store.extents_count() == 0
 
 
 def test_a_slab_that_was_cut_loses_what_is_behind_the_cut(store: Store) -> None:
