@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hoard_p2p.errors import StoreFailed
 from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, chunk_id, snapshot_id
+from hoard_p2p.interfaces import Place
 from hoard_p2p.peer import NodeId
 from hoard_p2p.storage.extents import all_slabs, is_complete
 from hoard_p2p.storage.groups import WriterSettings
@@ -193,6 +194,22 @@ class Promises:
         return {bytes.fromhex(rest): value for (first, colon, rest), value in found if colon and first == kind}
 
 
+def examine(data_dir: Path, promises: Promises, draw: random.Random) -> None:
+    """Open a store after its end, whatever that was, twice, and let it work in between."""
+    more = [draw.randbytes(length) for length in (10, 5000, 70_000)]
+    with Store.open(data_dir) as store:
+        check(store, promises)
+        with store.writer() as writer:
+            for data in more:
+                writer.put(chunk_id(data), data)
+        check(store, promises)
+        check_space(store)
+        check(store, promises)
+    with Store.open(data_dir) as store:
+        check(store, promises)
+        assert {chunk_id(data) for data in more} <= check_places(store)
+
+
 def check(store: Store, promises: Promises) -> None:
     """Every place that the index lists has its chunk's bytes, and everything promised is there."""
     chunks = check_places(store)
@@ -240,9 +257,13 @@ def check_space(store: Store) -> None:
     with store._index.read() as txn:
         for _, raw in txn.scan(Table.CHUNKS):
             for place in decode_places(raw):
-                needed[place.slab].update(range(place.offset // BLOCK, (place.offset + place.length - 1) // BLOCK + 1))
+                needed[place.slab].update(blocks_of(place))
         rows = all_slabs(txn)
         complete = {slab for slab in rows if is_complete(txn, slab)}
+    with store.healer.still() as wounds:  # what awaits good bytes keeps its place
+        for slab in rows:
+            for _, place in wounds(slab):
+                needed[slab].update(blocks_of(place))
     files = {path.name for path in (store.data_dir / "slabs").iterdir()}
     paths = {slab: store.reader().slab_path(slab) for slab in rows}
     assert files == {name for path in paths.values() for name in (path.name, path.with_suffix(".side").name)}
@@ -251,6 +272,10 @@ def check_space(store: Store) -> None:
         assert needed[slab], f"slab {slab} holds nothing"
         assert slab in complete or blocks <= len(needed[slab]) + MAP_BLOCKS, f"slab {slab} takes more than it needs"
     assert store.room.measure()
+
+
+def blocks_of(place: Place) -> range:
+    return range(place.offset // BLOCK, (place.offset + place.length - 1) // BLOCK + 1)
 
 
 def check_file(store: Store, slab: int, runs: list[str | None]) -> None:

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hoard_p2p.ids import chunk_id
-from hoard_p2p.storage.store import Store
-from tests.fault.power_work import Promises, check, check_places, check_space
+from tests.fault.power_work import Promises, examine
 from tests.fault.powerdisk import Fate, Log
 from tests.fault.powerfs import powered
 
 ROOT = Path(__file__).parents[2]
 SEEDS = tuple(map(int, os.environ.get("HOARD_POWER_SEEDS", "1,2,3").split(",")))
-CUTS = int(os.environ.get("HOARD_POWER_CUTS", "35"))
+CUTS = int(os.environ.get("HOARD_POWER_CUTS", "25"))
 
 
 def record(mountpoint: Path, seed: int, actions: int) -> Log:
@@ -33,20 +31,7 @@ def record(mountpoint: Path, seed: int, actions: int) -> Log:
 def cut_power(log: Log, cut: int, fate: Fate, directory: Path, draw: random.Random) -> None:
     """Open the store from what is left, twice, and let it work in between."""
     log.after(cut, fate, draw).build(directory)
-    promises = Promises(log.marks(cut))
-    data_dir = directory / "data"
-    more = [draw.randbytes(length) for length in (10, 5000, 70_000)]
-    with Store.open(data_dir) as store:
-        check(store, promises)
-        with store.writer() as writer:
-            for data in more:
-                writer.put(chunk_id(data), data)
-        check(store, promises)
-        check_space(store)
-        check(store, promises)
-    with Store.open(data_dir) as store:
-        check(store, promises)
-        assert {chunk_id(data) for data in more} <= check_places(store)
+    examine(directory / "data", Promises(log.marks(cut)), draw)
 
 
 def cut_often(log: Log, seed: int, cuts: int, directory: Path) -> None:

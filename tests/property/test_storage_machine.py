@@ -25,7 +25,7 @@ from hoard_p2p.storage.store import Store
 from tests.fault.killpoint import Camera
 from tests.fault.power_work import check_places, check_space
 
-STEPS = int(os.environ.get("HOARD_MACHINE_STEPS", "300"))
+STEPS = int(os.environ.get("HOARD_MACHINE_STEPS", "210"))
 STEPS_A_RUN = 15 if STEPS < 1000 else 50
 PIECES = st.builds(
     lambda byte, length: bytes([byte]) * length, st.integers(0, 9), st.sampled_from([1, 100, 4096, 9000])
