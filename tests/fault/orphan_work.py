@@ -81,7 +81,8 @@ def serve(store: Store, sock: socket.socket) -> None:
                 handle = store.new_slab(SlabKind(args[0]), args[1])
                 answer, fds = [handle.slab, handle.size], [handle.data_fd, handle.sidecar_fd]
             case "commit":
-                store.commit([Extent(*row[:3], ChunkId(bytes.fromhex(row[3]))) for row in args[0]])
+                rows = args[0]
+                store.commit([Extent(slab, at, size, ChunkId(bytes.fromhex(name))) for slab, at, size, name in rows])
             case "complete_file":
                 store.complete_file(bytes.fromhex(args[0]), args[1], args[2])
             case "grant" | "give_back":
