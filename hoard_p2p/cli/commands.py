@@ -16,6 +16,7 @@ Exit statuses:
 """
 
 MODULES = {
+    "capacity": "capacity",
     "cat": "reading",
     "demo": "demo",
     "diff": "diff",
@@ -28,6 +29,7 @@ MODULES = {
     "publish": "publishing",
     "refs": "naming",
     "rm": "naming",
+    "scrub": "scrubbing",
     "status": "nodes",
     "tag": "naming",
     "umount": "mounting",

@@ -168,6 +168,7 @@ def _reading(fields: Fields) -> str:
 @click.option("--reproducible", is_flag=True, help="Drop modification times, so that equal files give an equal id.")
 @click.option("--rehash", is_flag=True, help="Read every file, also those that did not change since the last publish.")
 @click.option("--skip-unreadable", is_flag=True, help="Leave out what cannot be read, and name it, instead of failing.")
+@click.option("--try", "try_it", is_flag=True, help="Begin even if it does not seem to fit on this node.")
 @click.pass_obj
 def publish(
     doors: Doors,
@@ -183,6 +184,7 @@ def publish(
     reproducible: bool,
     rehash: bool,
     skip_unreadable: bool,
+    try_it: bool,
 ) -> None:
     """Make a snapshot of the directory SOURCE and show it to the cluster.
 
@@ -196,6 +198,8 @@ def publish(
     A GLOB without a slash matches a name at any depth; with one it matches a path below SOURCE; one that ends in a
     slash matches only directories; ** stands for any number of directories. One that matched nothing is named at the
     end.
+
+    What cannot fit in the store of this node is refused as soon as SOURCE was counted; --try goes on all the same.
 
     \b
     Examples:
@@ -211,6 +215,7 @@ def publish(
         "reproducible": reproducible,
         "rehash": rehash,
         "skip_unreadable": skip_unreadable,
+        "try": try_it,
     }
     path = source_path(source)
     check_excludes(exclude, path)

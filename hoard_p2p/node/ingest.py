@@ -20,13 +20,19 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, HoardError, StoreFailed, from_wire
 from hoard_p2p.interfaces import SlabBroker, SlabHandle, SlabKind
 from hoard_p2p.node import framing
+from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.ingest_wire import decode_extents
 from hoard_p2p.node.local import Connection, LocalReply, LocalRequest
 from hoard_p2p.storage.allowance import Loan
+from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.failures import store_failure
 
 log = logging.getLogger(__name__)
 
 Body = dict[str, Json]
+Fits = Callable[[int], None]
+"""Could so many new bytes be stored? Blocking. Raises StoreFull."""
+
 EXIT_SECONDS = 10.0
 SCRATCH = "tmp"
 PREFIX = "ingest-"
@@ -43,12 +49,15 @@ class Ingested:
 class Session:
     """The operations that one ingest process may ask for."""
 
-    def __init__(self, broker: SlabBroker, executor: Executor, report: Callable[[Body], Awaitable[None]]) -> None:
+    def __init__(
+        self, broker: SlabBroker, executor: Executor, report: Callable[[Body], Awaitable[None]], fits: Fits
+    ) -> None:
         self._broker = broker
         self._executor = executor
         self._report = report
         self.outcome: Ingested | HoardError | None = None
         self.loan = Loan(broker)
+        self._fits = fits
 
     async def handle(self, request: LocalRequest) -> LocalReply:
         match request.op:
@@ -58,7 +67,7 @@ class Session:
                 return await self._slab(self._resume_slab, request)
             case "commit":
                 await self._commit(request)
-            case "grant" | "give_back":
+            case "grant" | "give_back" | "could_fit":
                 await asyncio.wrap_future(self._executor.submit(self._room, request))
             case "complete_file":
                 await asyncio.wrap_future(self._executor.submit(self._complete, request))
@@ -87,7 +96,9 @@ class Session:
 
     def _room(self, request: LocalRequest) -> None:
         size = _number(request.args["size"])
-        if request.op == "grant":
+        if request.op == "could_fit":
+            self._fits(size)
+        elif request.op == "grant":
             self.loan.grant(size)
         else:
             self.loan.give_back(size, _number(request.args["taken"]))
@@ -144,22 +155,24 @@ async def ingest(
     *,
     data_dir: Path,
     broker: SlabBroker,
+    claims: Claims,
     executor: Executor,
     report: Callable[[Body], Awaitable[None]],
+    fits: Fits,
     memory: Sequence[int] = (),
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
-    stays unreferenced. `memory`: see `ingest_memory`. Raises what the process failed with."""
-    scratch_root = data_dir / SCRATCH
-    scratch_root.mkdir(mode=0o700, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch_root))
+    stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
+    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see
+    `ingest_memory`. Raises what the process failed with."""
+    scratch = await in_executor(executor, make_scratch, data_dir)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    session = Session(broker, executor, report)
+    session = Session(broker, executor, report, fits)
     try:
         ours.setblocking(False)
-        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno())
+        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno(), claims.fd)
         process = await asyncio.create_subprocess_exec(
-            *argv, pass_fds=(dir_fd, theirs.fileno()), stdin=asyncio.subprocess.DEVNULL
+            *argv, pass_fds=(dir_fd, theirs.fileno(), claims.fd), stdin=asyncio.subprocess.DEVNULL
         )
         theirs.close()
         await _converse(process, ours, session, options, memory)
@@ -175,10 +188,20 @@ async def ingest(
     raise StoreFailed(f"the ingest process ended with status {process.returncode}; the node's log has the details")
 
 
-def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int) -> list[str]:
+def make_scratch(data_dir: Path) -> Path:
+    """A fresh folder for the temporary files of one ingest. Raises StoreFailed."""
+    root = data_dir / SCRATCH
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    except OSError as error:
+        raise store_failure(f"no room for temporary files in {root}", error) from error
+
+
+def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int, claims_fd: int) -> list[str]:
     return [
         sys.executable, "-m", "hoard_p2p.node.ingest_main",
-        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd),
+        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd), str(claims_fd),
     ]  # fmt: skip
 
 

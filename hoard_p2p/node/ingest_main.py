@@ -25,6 +25,7 @@ from hoard_p2p.node.client import ENDLESS, NodeClient, Reply
 from hoard_p2p.node.ingest_memory import remembering
 from hoard_p2p.node.ingest_wire import encode_extents
 from hoard_p2p.publish import Progress, PublishOptions, PublishResult, publish_directory
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.writer import ChunkWriter
 
@@ -73,11 +74,15 @@ class NodeBroker:
     def give_back(self, size: int, taken: int = 0) -> None:
         self.call("give_back", {"size": size, "taken": taken})
 
+    def could_fit(self, size: int) -> None:
+        """Raises StoreFull if so many new bytes could not be stored, even if what may be evicted were."""
+        self.call("could_fit", {"size": size})
+
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         self.call("complete_file", {"key": file_key.hex(), "slab": slab, "complete": complete})
 
 
-def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> PublishOptions:
+def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path, broker: NodeBroker) -> PublishOptions:
     own = os.stat(data_dir)
     exclude = body.get("exclude")
     return PublishOptions(
@@ -88,6 +93,7 @@ def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> Publish
         reproducible=body.get("reproducible") is True,
         skip_unreadable=body.get("skip_unreadable") is True,
         own_data=(own.st_dev, own.st_ino),
+        fits=None if body.get("try") is True else broker.could_fit,
     )
 
 
@@ -124,7 +130,15 @@ def _summary(result: PublishResult) -> dict[str, Json]:
     }
 
 
-def _run(data_dir: Path, memory: Sequence[int], dir_fd: int, broker: NodeBroker, options: PublishOptions) -> None:
+def _run(
+    data_dir: Path,
+    memory: Sequence[int],
+    dir_fd: int,
+    *,
+    claims: Claims,
+    broker: NodeBroker,
+    options: PublishOptions,
+) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
@@ -133,7 +147,7 @@ def _run(data_dir: Path, memory: Sequence[int], dir_fd: int, broker: NodeBroker,
 
     with (
         StoreReader.open(data_dir) as reader,
-        ChunkWriter(broker, reader) as writer,
+        ChunkWriter(broker, reader, claims=claims) as writer,
         remembering(memory, _summary) as remembered,
     ):
         result = publish_directory(
@@ -148,7 +162,8 @@ def _run(data_dir: Path, memory: Sequence[int], dir_fd: int, broker: NodeBroker,
 
 
 def main(argv: Sequence[str]) -> int:
-    """Arguments: data directory, scratch folder, descriptor of the source, descriptor of the socket to the node."""
+    """Arguments: data directory, scratch folder, descriptor of the source, descriptor of the socket to the node,
+    memfd of the claims."""
     logging.basicConfig(level=logging.WARNING, format="ingest: %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
@@ -159,7 +174,14 @@ def main(argv: Sequence[str]) -> int:
         return 1
     broker = NodeBroker(NodeClient(sock, ENDLESS))
     try:
-        _run(data_dir, first.fds, int(argv[2]), broker, _options(first.body, data_dir, scratch))
+        _run(
+            data_dir,
+            first.fds,
+            int(argv[2]),
+            claims=Claims(int(argv[4])),
+            broker=broker,
+            options=_options(first.body, data_dir, scratch, broker),
+        )
     except HoardError as error:
         broker.call("failed", {"error": wire_name(error), "message": str(error)})
         return 1

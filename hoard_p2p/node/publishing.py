@@ -13,8 +13,9 @@ from hoard_p2p.node.app import Node
 from hoard_p2p.node.handover import Copies, hand_over
 from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
-from hoard_p2p.node.unchanged import take_in
+from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
 
@@ -24,6 +25,7 @@ Body = dict[str, Json]
 Report = Callable[[Body], Awaitable[None]]
 
 ADOPT_TIMEOUT = 600.0
+MAX_KEEP = 1000 * 365 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class _Wish:
     source: str
     name: str | None
     replicas: int
+    pin: bool
+    keep: int
 
 
 def _wish(options: Body) -> _Wish:
@@ -43,7 +47,18 @@ def _wish(options: Body) -> _Wish:
         source=str(options.get("source", "")),
         name=new_ref_name(str(name)) if name else None,
         replicas=replicas,
+        pin=options.get("pin") is True,
+        keep=_keep(options.get("keep")),
     )
+
+
+def _keep(value: Json) -> int:
+    """Seconds that the snapshot is kept for after its last use."""
+    if value is None:
+        return DEFAULT_KEEP
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_KEEP:
+        raise BadRequest(f"a snapshot is kept for 0 - {MAX_KEEP} seconds, not {str(value)[:80]}")
+    return value
 
 
 async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Body:
@@ -51,21 +66,28 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
 
     Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
     """
-    with ExitStack() as held:
-        return await _publish(node, dir_fd, options, report, held)
-
-
-async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held: ExitStack) -> Body:
     wish = _wish(options)
     await _warn_of_taken_name(node, wish.name, report)
-    ingested = await take_in(node, dir_fd, options, report, held)
-    snapshot = snapshot_id(ingested.root)
+    with node.store.reclaimer.new_claims() as claims:  # until the snapshot is shown: then its record says what it needs
+        return await _publish(node, dir_fd, options, wish=wish, claims=claims, report=report)
+
+
+async def _publish(node: Node, dir_fd: int, options: Body, *, wish: _Wish, claims: Claims, report: Report) -> Body:
+    with ExitStack() as held:
+        taken = await take_in(node, dir_fd, options, claims=claims, report=report, held=held)
+        snapshot = snapshot_id(taken.root)
+        with node.retention.publishing(snapshot):
+            return await _show(node, wish, snapshot, taken, report)
+
+
+async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, taken: Taken, report: Report) -> Body:
+    """Make the copies of what was taken in, and let users see it."""
     now = node.names.creation_time(snapshot)
-    record = SnapshotRecord(snapshot, now, now, wish.replicas, False, DEFAULT_KEEP, False, wish.source, 0)
-    opened = await node.keep_published(ingested.root, record)
+    record = SnapshotRecord(snapshot, now, now, wish.replicas, wish.pin, wish.keep, False, wish.source, 0)
+    opened = await node.keep_published(taken.root, record)
     short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
-    await node.blocking(node.names.show, ingested.root, record)
-    await node.blocking(ingested.remember)
+    await node.blocking(node.names.show, taken.root, record)
+    await node.blocking(taken.remember)
     named = None if wish.name is None else node.names.ref(wish.name)
     refused = await _name(node, snapshot, wish.name)
     await _tell(node, snapshot)
@@ -73,7 +95,7 @@ async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held:
         raise Refused(refused)
     if named is not None and named.snapshot == snapshot:
         await report({"note": f"{wish.name} names it already"})
-    totals = ingested.summary.pop("totals")
+    totals = taken.summary.pop("totals")
     files, size = (totals["files"], totals["size"]) if isinstance(totals, dict) else (0, 0)
     return {
         "snapshot": snapshot.hex(),
@@ -81,7 +103,7 @@ async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held:
         "files": files,
         "bytes": size,
         "totals": totals,
-        **ingested.summary,
+        **taken.summary,
         "under_replicated": len(short_of),
     }
 

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -51,9 +50,8 @@ class Kept:
 class Draft:
     """A stamp file being written, in a folder that the next start clears away if this node does not."""
 
-    def __init__(self, folder: Path, prefix: str) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.path = self._folder / FOLDER
         self.file: BinaryIO = self.path.open("w+b", buffering=0)
 

@@ -17,6 +17,7 @@ from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.mountkeep import Kept
+from hoard_p2p.node.room_operations import room_body
 from hoard_p2p.peer import Peer, is_wildcard
 from hoard_p2p.storage.records import SnapshotRecord
 
@@ -138,7 +139,7 @@ def public_status(node: Node) -> Json:
 
 async def full_status(node: Node) -> Body:
     """Everything, for local users."""
-    used, chunks = await node.blocking(_figures, node)
+    room, chunks = await node.blocking(_figures, node)
     records = node.names.snapshots()
     counts = await _counts(node, records[:COUNTED_SNAPSHOTS])
     return {
@@ -146,21 +147,22 @@ async def full_status(node: Node) -> Body:
         "peers": peers_body(node),
         "snapshots": [await _counted(node, record, counts.get(record.id)) for record in records],
         "store": {
-            "capacity": node.store.capacity() or 0,
-            "used": used,
+            **room,
             "chunks": chunks,
             "received": node.fetcher.received,
+            "unstored": node.fetcher.unstored.count,
             "sent": node.counters.bytes_sent,
             "misses": node.counters.misses,
             "quarantined": node.counters.quarantined,
         },
+        "scrub": await node.scrubbing.body(),
         "origins": [],
         "mounts": mounts_body(node),
     }
 
 
-def _figures(node: Node) -> tuple[int, int]:
-    return node.store.used_bytes(), node.store.extents_count()
+def _figures(node: Node) -> tuple[Body, int]:
+    return room_body(node), node.store.extents_count()
 
 
 @dataclass(slots=True)

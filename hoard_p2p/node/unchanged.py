@@ -17,10 +17,11 @@ from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import Json
 from hoard_p2p.ids import HOLE, SnapshotId, short
 from hoard_p2p.node.app import Node
-from hoard_p2p.node.ingest import PREFIX, SCRATCH, ingest
+from hoard_p2p.node.ingest import ingest, make_scratch
 from hoard_p2p.node.shelf import Draft, Kept, Shelf
 from hoard_p2p.publish import stampscan
 from hoard_p2p.publish.stamps import Moment
+from hoard_p2p.storage.claims import Claims
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Taken:
     remember: Callable[[], None]
 
 
-async def take_in(node: Node, dir_fd: int, options: Body, report: Report, held: ExitStack) -> Taken:
+async def take_in(node: Node, dir_fd: int, options: Body, *, claims: Claims, report: Report, held: ExitStack) -> Taken:
     """Have the directory in the store. What `held` gets is to be kept until the snapshot is shown. Raises what
     `ingest` does."""
     shelf = Shelf(node.settings.data_dir)
@@ -54,15 +55,17 @@ async def take_in(node: Node, dir_fd: int, options: Body, report: Report, held: 
         root = await _root_if_unchanged(node, kept, dir_fd, drops)
         if root is not None:
             return Taken(root, _unchanged(kept), lambda: shelf.used(key, kept.stamps.header.digest, drops))
-    draft = Draft(node.settings.data_dir / SCRATCH, PREFIX)
+    draft = Draft(await node.blocking(make_scratch, node.settings.data_dir))
     held.callback(draft.close)
     ingested = await ingest(
         dir_fd,
         options,
         data_dir=node.settings.data_dir,
         broker=node.store,
+        claims=claims,
         executor=node.executor,
         report=report,
+        fits=node.retention.could_fit,
         memory=(draft.file.fileno(), *await _memory(node, kept)),
     )
     return Taken(

@@ -19,6 +19,7 @@ from hoard_p2p.publish.assembly import Assembly
 from hoard_p2p.publish.attributes import read_attributes
 from hoard_p2p.publish.deposit import Deposit, Piece
 from hoard_p2p.publish.entries import Content, EntryReader, HardLink, Outcome, SmallFiles
+from hoard_p2p.publish.estimate import Estimate
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.large import LANES, LargeFile, WindowReader
 from hoard_p2p.publish.outcome import Phase, Progress, PublishOptions, PublishResult
@@ -91,10 +92,11 @@ class _Publish:
         builder = stack.enter_context(CatalogBuilder(spill=spill, keep_owner=options.preserve_owner))
         self._catalog = stack.enter_context(spill())
         self._walk = Walk(dir_fd, rules, spill, options.own_data)
-        self._count = TreeCount(dir_fd, rules, spill, options.own_data)
+        self._estimate = Estimate(options.chunker, sink.has, options.fits)
+        self._count = TreeCount(dir_fd, rules, spill, options.own_data, self._estimate)
         self._deposit = Deposit(sink)
         self._tally = Tally(self._deposit, self._count)
-        self._pace = Pace(lambda phase: report(self._tally.progress(phase)), stop)
+        self._pace = Pace(lambda phase: self._report(phase, report), stop)
         self._assembly = Assembly(builder, links, self._tally, options, self._read_now)
         self._memory = Memory(remembering, sink, spill, stack, listed=rules.empty)
         self._start(stack)
@@ -150,6 +152,11 @@ class _Publish:
         )
         self._memory.write(result, sound=self._assembly.as_told)
         return result
+
+    def _report(self, phase: Phase, report: Callable[[Progress], None]) -> None:
+        if phase is Phase.READING:
+            self._estimate.check()
+        report(self._tally.progress(phase))
 
     def _take(self, event: Sifted) -> None:
         if isinstance(event, Unchanged):

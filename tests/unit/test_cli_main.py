@@ -13,6 +13,7 @@ from tests.unit.cli_fakes import FakeNode
 
 COMMANDS = [
     *(
+        "capacity",
         "cat",
         "demo",
         "diff",
@@ -25,6 +26,7 @@ COMMANDS = [
         "publish",
         "refs",
         "rm",
+        "scrub",
         "status",
         "tag",
     ),
