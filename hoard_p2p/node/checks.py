@@ -18,7 +18,7 @@ from hoard_p2p.mount.backing import obstacle as passthrough_obstacle
 from hoard_p2p.mount.mountinfo import MountInfo, mounts
 from hoard_p2p.mount.mountpoint import Life, life_of
 from hoard_p2p.mount.users import crews, reads_from
-from hoard_p2p.node import directory, environment
+from hoard_p2p.node import directory, environment, store_checks
 from hoard_p2p.node.checkup import Check, Finding, Patient, Verdict, failure, ok, warning
 from hoard_p2p.node.client import NodeClient, Patience
 from hoard_p2p.storage.layout import DataDir
@@ -245,6 +245,7 @@ CHECKS = (
     Check("disk", disk),
     *directory.CHECKS,
     Check("node", node),
+    *store_checks.CHECKS,
     Check("mount", mounted),
     Check("leftover processes", leftovers),
 )
