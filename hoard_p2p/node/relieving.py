@@ -90,7 +90,7 @@ class Relief:
             outcome = Outcome()
             if self._node.names.removals != self._collected:
                 self._collected = self._node.names.removals
-                await self._node.retention.gc()
+                await self._node.retention.gc(thorough=False)
             for step in order(self._sets()):
                 if room.available >= size:
                     break

@@ -52,6 +52,7 @@ class Retention:
         self._node = node
         self._executor = ThreadPoolExecutor(2, "retention")
         self.mounts = MountLeases(node.store, node.names, node.leases)
+        self.mounts.restore()  # a few rows, and before anybody can ask for anything
         self._turn = asyncio.Lock()  # held while something is dropped, and while a mount is let in
         self.evictions = Evictions(node, self._executor, self._turn)
         self._relief = Relief(node, self.evictions)
@@ -84,7 +85,6 @@ class Retention:
 
     async def run(self) -> None:
         """Until cancelled: collects what nobody wants, keeps some room free, renews leases."""
-        await self._thread(self.mounts.restore)
         self._due = time.monotonic() + START_SECONDS
         while True:
             with suppress(TimeoutError):
@@ -218,9 +218,11 @@ class Retention:
 
     # --- gc
 
-    async def gc(self, *, dry_run: bool = False, report: Report = silent) -> Outcome:
-        """Collect what no living snapshot holds. Raises Unavailable, and drops nothing, while the catalog of
-        a snapshot that this node must keep cannot be read, or if mounts keep coming; StoreFailed."""
+    async def gc(self, *, dry_run: bool = False, thorough: bool = True, report: Report = silent) -> Outcome:
+        """Collect what no living snapshot holds; if `thorough`, also what crashes left, which is slow.
+
+        Raises Unavailable, and drops nothing, while the catalog of a snapshot that this node must keep cannot be read,
+        or if mounts keep coming; StoreFailed."""
         node, outcome = self._node, Outcome()
         ended = await removal.end_expired(node, time.time_ns(), dry_run=dry_run)
         gone = {record.id for record in (*ended.removed, *ended.forgotten)}
@@ -234,7 +236,8 @@ class Retention:
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
-            outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
+            if thorough:
+                outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
             await self.settle(outcome)
             await self._thread(Shelf(node.settings.data_dir).clear, node.names)
         return outcome
