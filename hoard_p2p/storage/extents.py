@@ -54,6 +54,11 @@ def add_slab(txn: Transaction, record: SlabRecord) -> int:
     return slab
 
 
+def never_before(txn: Transaction, slab: int) -> None:
+    """Slab numbers up to this one were used before the index was made."""
+    txn.put(Table.META, _NEXT_SLAB, _U32.pack(slab + 1))
+
+
 def drop_slab(txn: Transaction, slab: int) -> None:
     """Unlist a slab that was never written."""
     record = get_slab(txn, slab)
