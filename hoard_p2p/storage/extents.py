@@ -20,6 +20,7 @@ from hoard_p2p.storage.records import (
     encode_file,
     encode_places,
     encode_slab,
+    names_place,
 )
 
 MAX_PLACES = 16
@@ -134,7 +135,7 @@ def listed(txn: Transaction, after: bytes, count: int) -> list[tuple[ChunkId, in
 def lists(txn: Transaction, extent: Extent) -> bool:
     """Whether the index lists exactly this extent."""
     raw = txn.get(Table.CHUNKS, extent.chunk_id)
-    return raw is not None and any(place[:3] == extent[:3] for place in decode_places(raw))
+    return raw is not None and names_place(raw, extent.slab, extent.offset, extent.length)
 
 
 def drop_place(txn: Transaction, chunk_id: bytes, place: Place) -> bool:

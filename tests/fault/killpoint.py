@@ -34,7 +34,7 @@ class Camera:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside: set[int] = set()
-        self._left = 0
+        self._left = self._every = 0
         self._taking = False
         self._take: Callable[[], None] = lambda: None
         self.taken = False
@@ -55,11 +55,18 @@ class Camera:
     @contextmanager
     def aimed(self, directory: Path, copy: Path, at: int) -> Iterator[None]:
         """Take the picture in the block, if it makes that many calls: `taken` says whether it did."""
+        with self.series(lambda: copy_tree(directory, copy), at, 0):
+            yield
+
+    @contextmanager
+    def series(self, take: Callable[[], None], first: int, every: int) -> Iterator[None]:
+        """Call `take` before call number `first` in the block, and before each `every`th that follows."""
         self.taken = False
-        self._take = lambda: copy_tree(directory, copy)
+        self._take = take
+        self._every = every
         before = sys.getprofile()
         sys.setprofile(self.hook)
-        self._left = at
+        self._left = first
         try:
             yield
         finally:
@@ -79,9 +86,12 @@ class Camera:
     def _count(self) -> None:
         """Held while the picture is taken: others wait here, outside."""
         with self._lock:
-            self._left -= self._left > 0
-            if self._left or self.taken:
+            if not self._left:
                 return
+            self._left -= 1
+            if self._left:
+                return
+            self._left = self._every
             self._taking = True
             while self._inside:
                 time.sleep(0)

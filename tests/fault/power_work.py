@@ -8,20 +8,26 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from hoard_p2p.errors import StoreFailed
 from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, chunk_id, snapshot_id
+from hoard_p2p.interfaces import Place
 from hoard_p2p.peer import NodeId
+from hoard_p2p.storage.extents import all_slabs, is_complete
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Table
+from hoard_p2p.storage.openslab import BLOCK
 from hoard_p2p.storage.records import RefRecord, SnapshotRecord, Stamp, decode_places
 from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
 
 SIZES = (1, 100, 4095, 4096, 5000, 60_000)
 PART = 30_000
+MAP_BLOCKS = 2
+"""Of a file with holes, in which ext4 notes where its blocks are."""
 NODE = NodeId(b"n" * 16)
 
 
@@ -33,7 +39,7 @@ class Work:
         self._draw = random.Random(seed)
         self._say = say
         self._chunks: dict[ChunkId, bytes] = {}
-        self._files: dict[bytes, list[bytes]] = {}
+        self._files: dict[bytes, set[ChunkId]] = {}
         self._clock = 0
         self._snapshots: list[SnapshotId] = []
         self._open()
@@ -48,7 +54,7 @@ class Work:
 
     def go(self, actions: int) -> None:
         for _ in range(actions):
-            self._draw.choice((self.put, self.put, self.put_file, self.fill_file, self.name, self.heal, self.reopen))()
+            self._draw.choice(actions_of(self))()
 
     def put(self) -> None:
         data = [self._draw.randbytes(self._draw.choice(SIZES)) for _ in range(self._draw.randint(1, 6))]
@@ -87,6 +93,7 @@ class Work:
         key = chunk_id(b"".join(each or b"" for each in data))[:16]
         finish(key, [(HOLE if each is None else chunk_id(each), PART) for each in data])
         self._flushed([each for each in data if each is not None])
+        self._files[key] = {chunk_id(each) for each in data if each is not None}
         self._say({"must": {f"file:{key.hex()}": [None if each is None else chunk_id(each).hex() for each in data]}})
 
     def _flushed(self, data: Iterable[bytes]) -> None:
@@ -126,9 +133,49 @@ class Work:
             raise StoreFailed(f"{victim.hex()} was not healed")
         self._say({"must": {f"chunk:{victim.hex()}": True, "files": True}})
 
+    def evict(self) -> None:
+        """Some chunks go, and their space; what is left over besides is cleared away now and then."""
+        victims = self._some()
+        if not victims:
+            return
+        self._lose(victims)
+        self._store.reclaimer.drop(victims)
+        self._store.reclaimer.reclaim()
+
+    def gc(self) -> None:
+        victims = set(self._some())
+        self._lose(victims)
+        self._store.reclaimer.sweep(lambda identifier: identifier not in victims)
+        self._store.reclaimer.reclaim()
+        self._store.reclaimer.leftovers()
+
+    def _some(self) -> list[ChunkId]:
+        return [identifier for identifier in self._chunks if self._draw.random() < 0.3]
+
+    def _lose(self, victims: Iterable[ChunkId]) -> None:
+        lost = set(victims)
+        keys = [key for key, ids in self._files.items() if lost & ids]
+        self._say({"may": [f"chunk:{each.hex()}" for each in lost] + [f"file:{key.hex()}" for key in keys]})
+        for each in lost:
+            self._chunks.pop(each, None)
+
     def reopen(self) -> None:
         self._store.close()
         self._open()
+
+    def limit(self) -> None:
+        capacity = (1 << 30) + self._draw.randrange(1000)
+        self._say({"may": ["capacity"]})
+        self._store.set_capacity(capacity)
+        self._say({"must": {"capacity": capacity}})
+
+
+def actions_of(work: Work) -> Sequence[Callable[[], None]]:
+    """Each as often as it is to be drawn."""
+    return (
+        work.put, work.put, work.put_file, work.fill_file, work.name, work.heal, work.evict, work.gc, work.reopen,
+        work.limit,
+    )  # fmt: skip
 
 
 class Promises:
@@ -145,6 +192,22 @@ class Promises:
     def of(self, kind: str) -> dict[bytes, object]:
         found = ((name.partition(":"), value) for name, value in self.must.items())
         return {bytes.fromhex(rest): value for (first, colon, rest), value in found if colon and first == kind}
+
+
+def examine(data_dir: Path, promises: Promises, draw: random.Random) -> None:
+    """Open a store after its end, whatever that was, twice, and let it work in between."""
+    more = [draw.randbytes(length) for length in (10, 5000, 70_000)]
+    with Store.open(data_dir) as store:
+        check(store, promises)
+        with store.writer() as writer:
+            for data in more:
+                writer.put(chunk_id(data), data)
+        check(store, promises)
+        check_space(store)
+        check(store, promises)
+    with Store.open(data_dir) as store:
+        check(store, promises)
+        assert {chunk_id(data) for data in more} <= check_places(store)
 
 
 def check(store: Store, promises: Promises) -> None:
@@ -167,6 +230,7 @@ def check(store: Store, promises: Promises) -> None:
         record = store.snapshot(SnapshotId(snapshot))
         assert record is not None
         assert record.removed == 99
+    assert store.capacity() == promises.must.get("capacity", store.capacity())
     refs = {ref.name: ref.snapshot for ref in store.refs()}
     if "ref:x" in promises.must:
         assert refs["x"] == bytes.fromhex(str(promises.must["ref:x"])), "a ref is not what was promised"
@@ -182,6 +246,36 @@ def check_places(store: Store) -> set[bytes]:
             store.reader().read_at(place, 0, memoryview(into))
             assert chunk_id(into) == identifier, f"the index lists wrong bytes at {place}"
     return {identifier for identifier, _ in rows}
+
+
+def check_space(store: Store) -> None:
+    """Nothing takes room that nobody can read, once what is left over was cleared away."""
+    store.reclaimer.reclaim()
+    store.reclaimer.leftovers()
+    store.reclaimer.reclaim()
+    needed: dict[int, set[int]] = defaultdict(set)
+    with store._index.read() as txn:
+        for _, raw in txn.scan(Table.CHUNKS):
+            for place in decode_places(raw):
+                needed[place.slab].update(blocks_of(place))
+        rows = all_slabs(txn)
+        complete = {slab for slab in rows if is_complete(txn, slab)}
+    with store.healer.still() as wounds:  # what awaits good bytes keeps its place
+        for slab in rows:
+            for _, place in wounds(slab):
+                needed[slab].update(blocks_of(place))
+    files = {path.name for path in (store.data_dir / "slabs").iterdir()}
+    paths = {slab: store.reader().slab_path(slab) for slab in rows}
+    assert files == {name for path in paths.values() for name in (path.name, path.with_suffix(".side").name)}
+    for slab, path in paths.items():
+        blocks = path.stat().st_blocks * 512 // BLOCK
+        assert needed[slab], f"slab {slab} holds nothing"
+        assert slab in complete or blocks <= len(needed[slab]) + MAP_BLOCKS, f"slab {slab} takes more than it needs"
+    assert store.room.measure()
+
+
+def blocks_of(place: Place) -> range:
+    return range(place.offset // BLOCK, (place.offset + place.length - 1) // BLOCK + 1)
 
 
 def check_file(store: Store, slab: int, runs: list[str | None]) -> None:

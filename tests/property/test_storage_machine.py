@@ -1,5 +1,5 @@
 """The store as a state machine against plain dictionaries: put, large files, get, flush, damage, names, holds, removal,
-restart, and kill -9 before any call that touches the disk.
+eviction, gc, restart, and kill -9 before any call that touches the disk.
 
 `HOARD_MACHINE_STEPS` (`make nightly`: 10,000) says how many steps; a short run is part of the tests.
 """
@@ -23,9 +23,9 @@ from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.records import RefRecord, SnapshotRecord, Stamp
 from hoard_p2p.storage.store import Store
 from tests.fault.killpoint import Camera
-from tests.fault.power_work import check_places
+from tests.fault.power_work import check_places, check_space
 
-STEPS = int(os.environ.get("HOARD_MACHINE_STEPS", "300"))
+STEPS = int(os.environ.get("HOARD_MACHINE_STEPS", "210"))
 STEPS_A_RUN = 15 if STEPS < 1000 else 50
 PIECES = st.builds(
     lambda byte, length: bytes([byte]) * length, st.integers(0, 9), st.sampled_from([1, 100, 4096, 9000])
@@ -152,6 +152,35 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.quarantine(victim, place)
         assert self.store.heal(victim, self.model.chunks[victim]) is not None
 
+    # --- space
+
+    @rule(which=st.sets(WHICH, max_size=4))
+    def evict(self, which: set[int]) -> None:
+        self.flush()
+        victims = {victim for number in which if (victim := self._one(number)) is not None}
+        self.model.safe -= victims
+        self.store.reclaimer.drop(victims)
+        for victim in victims:
+            self._lose(victim)
+        self.store.reclaimer.reclaim()
+
+    @rule(mask=st.integers(0, 7))
+    def gc(self, mask: int) -> None:
+        """What is not wanted goes from the index, and what is not listed from the disk."""
+        self.flush()
+        victims = {known for known in self.model.chunks if known[0] & 7 == mask}
+        self.model.safe -= victims
+        self.store.reclaimer.sweep(lambda identifier: identifier[0] & 7 != mask)
+        for victim in victims:
+            self._lose(victim)
+        self.store.reclaimer.reclaim()
+        self.store.reclaimer.leftovers()
+
+    @rule()
+    def no_space_is_lost(self) -> None:
+        self.reopen()  # what somebody writes is not cleared away
+        check_space(self.store)
+
     def _one(self, which: int) -> ChunkId | None:
         """A chunk by number: what a rule draws must not depend on what a kill left."""
         known = sorted(self.model.chunks)
@@ -219,6 +248,15 @@ class StoreMachine(RuleBasedStateMachine):
     def kill_while_healing(self, which: int, heals: bool, at: int) -> None:
         action = self.quarantine_and_heal if heals else self.quarantine_all_places_of_one
         self._kill_during(lambda: action(which), at)
+
+    @rule(which=st.sets(WHICH, min_size=1, max_size=4), at=st.integers(1, 40))
+    def kill_while_evicting(self, which: set[int], at: int) -> None:
+        self._kill_during(lambda: self.evict(which), at)
+
+    @rule(mask=st.integers(0, 7), at=st.integers(1, 80))
+    def kill_while_collecting(self, mask: int, at: int) -> None:
+        self.reopen()
+        self._kill_during(lambda: self.gc(mask), at)
 
     @rule(at=st.integers(1, 40))
     def kill_while_reopening(self, at: int) -> None:
