@@ -163,9 +163,9 @@ async def ingest(
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
     stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
-    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see `ingest_memory`. Raises what the
-    process failed with."""
-    scratch = await in_executor(executor, _scratch, data_dir)
+    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see
+    `ingest_memory`. Raises what the process failed with."""
+    scratch = await in_executor(executor, make_scratch, data_dir)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     session = Session(broker, executor, report, fits)
     try:
@@ -188,7 +188,7 @@ async def ingest(
     raise StoreFailed(f"the ingest process ended with status {process.returncode}; the node's log has the details")
 
 
-def _scratch(data_dir: Path) -> Path:
+def make_scratch(data_dir: Path) -> Path:
     """A fresh folder for the temporary files of one ingest. Raises StoreFailed."""
     root = data_dir / SCRATCH
     try:
