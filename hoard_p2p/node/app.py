@@ -35,7 +35,6 @@ from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.parts import Counters, NodeParts
-from hoard_p2p.node.readers import ThroughReaders
 from hoard_p2p.node.retention import Retention
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
@@ -93,7 +92,6 @@ class Node:
         self.names = Names(self.store, self.store.node_id, time.time_ns)
         self.held = Held(self.store.node_id, self.reader)
         self.leases = Leases()
-        self.through = ThroughReaders()
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
@@ -115,6 +113,7 @@ class Node:
             counters=self.counters,
             executor=self.executor,
             open_snapshot=self.open,
+            full=lambda: self.writer.full,
         )
         self.completer = Completer(
             store=self.store,

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -14,12 +13,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from hoard_p2p.config import NodeSettings, parse_floor
 from hoard_p2p.errors import DeadlineExceeded, HoardError
 from hoard_p2p.node import ingest, operations, room_operations
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
+from hoard_p2p.node.descriptors import NODE_FILES, allow_files
 from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.parts import NodeParts
 from hoard_p2p.node.scrubbing import set_days
@@ -49,10 +50,10 @@ class _Stop(Exception):
 def run_node(settings: NodeSettings, report: Report) -> int:
     """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
 
-    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, and
-    HoardError if the address is taken.
+    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, Refused if it may open too few
+    files, and HoardError if the address is taken.
     """
-    _raise_descriptor_limit()
+    allow_files(NODE_FILES, "a node")
     with Store.open(settings.data_dir) as store:
         _set_capacity(store, settings)
         set_days(store, settings.scrub_days)
@@ -70,12 +71,6 @@ def _reason(group: ExceptionGroup[Exception]) -> Exception:
     while expected is not None and isinstance(expected.exceptions[0], ExceptionGroup):
         expected = expected.exceptions[0]
     return expected.exceptions[0] if expected is not None else group
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _set_capacity(store: Store, settings: NodeSettings) -> None:
@@ -159,17 +154,18 @@ async def _watch_data_dir(node: Node) -> None:
             return
 
 
-def _log_dir(data_dir: Path) -> Path:
-    """Where a detached node writes its log; made only where a store is or may be made. Raises Refused, StoreFailed."""
-    log_dir = data_dir / "log"
+def _open_log(path: Path, data_dir: Path) -> IO[bytes]:
+    """The log of a detached node; made only where a store is or may be made. Raises Refused, StoreFailed."""
     try:
         DataDir(data_dir).refuse_foreign()
-        log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_LIMIT:
+            path.rename(path.with_suffix(".log.1"))
+        return path.open("ab")
     except OSError as error:
         raise store_failure(
             f"the data directory {data_dir} cannot be used (another can be chosen with --data-dir)", error
         ) from error
-    return log_dir
 
 
 def detach(settings: NodeSettings) -> int:
@@ -177,12 +173,10 @@ def detach(settings: NodeSettings) -> int:
 
     Raises what the node failed with, and DeadlineExceeded if it took too long; it is left to itself then.
     """
-    path = _log_dir(settings.data_dir) / "node.log"
-    if path.exists() and path.stat().st_size > LOG_LIMIT:
-        path.rename(path.with_suffix(".log.1"))
-    ours, theirs = os.pipe()
+    path = settings.data_dir / "log" / "node.log"
     told = json.dumps({**settings._asdict(), "data_dir": os.fspath(settings.data_dir)})
-    with path.open("ab") as out:
+    with _open_log(path, settings.data_dir) as out:
+        ours, theirs = os.pipe()
         process = subprocess.Popen(
             [sys.executable, "-m", "hoard_p2p.node.main", told, str(theirs)],
             pass_fds=(theirs,),

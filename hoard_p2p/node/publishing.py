@@ -15,7 +15,7 @@ from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
-from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
 
@@ -66,18 +66,21 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
 
     Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
     """
+    try:
+        with ExitStack() as held:
+            return await _publish(node, dir_fd, options, report, held)
+    except OSError as error:  # of the data directory: the source is read by another process
+        raise store_failure(f"nothing was published, {node.settings.data_dir} could not be written", error) from error
+
+
+async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held: ExitStack) -> Body:
     wish = _wish(options)
     await _warn_of_taken_name(node, wish.name, report)
-    with node.store.reclaimer.new_claims() as claims:  # until the snapshot is shown: then its record says what it needs
-        return await _publish(node, dir_fd, options, wish=wish, claims=claims, report=report)
-
-
-async def _publish(node: Node, dir_fd: int, options: Body, *, wish: _Wish, claims: Claims, report: Report) -> Body:
-    with ExitStack() as held:
-        taken = await take_in(node, dir_fd, options, claims=claims, report=report, held=held)
-        snapshot = snapshot_id(taken.root)
-        with node.retention.publishing(snapshot):
-            return await _show(node, wish, snapshot, taken, report)
+    claims = held.enter_context(node.store.reclaimer.new_claims())  # until it is shown: then its record says it all
+    taken = await take_in(node, dir_fd, options, claims=claims, report=report, held=held)
+    snapshot = snapshot_id(taken.root)
+    with node.retention.publishing(snapshot):
+        return await _show(node, wish, snapshot, taken, report)
 
 
 async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, taken: Taken, report: Report) -> Body:

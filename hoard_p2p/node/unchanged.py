@@ -43,8 +43,8 @@ class Taken:
 
 
 async def take_in(node: Node, dir_fd: int, options: Body, *, claims: Claims, report: Report, held: ExitStack) -> Taken:
-    """Have the directory in the store. What `held` gets is to be kept until the snapshot is shown. Raises what
-    `ingest` does."""
+    """Have the directory in the store. What `held` gets, and `claims`, are to be kept until the snapshot is shown.
+    Raises what `ingest` does."""
     shelf = Shelf(node.settings.data_dir)
     key = shelf.key(os.fstat(dir_fd), options)
     drops = await node.blocking(node.store.drops)

@@ -42,9 +42,15 @@ class Cursor:
         self._end = 0
         self._small = 0
         self._small_end = 0
+        self._before = (0, 0, 0)
+
+    def rewind(self) -> None:
+        """Take back the last `take`, for which the disk has no room: what is reserved next would have to cover it."""
+        self._end, self._small, self._small_end = self._before
 
     def take(self, length: int) -> int | None:
         """The offset for a chunk of `length` bytes, None if the slab has no room for it."""
+        self._before = (self._end, self._small, self._small_end)
         if length >= BLOCK:
             return self._take_blocks(length)
         if self._small + length > self._small_end:

@@ -9,6 +9,7 @@ from hoard_p2p.ids import Bytes, ChunkId
 from hoard_p2p.interfaces import Extent, FileSink, Place, SlabBroker, SlabHandle, SlabKind
 from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.filesink import FileSlabSink, LingeringSink
 from hoard_p2p.storage.groups import Groups, Spot, WriterSettings
 from hoard_p2p.storage.openslab import SHARED_SIZE, Cursor, OpenSlab
@@ -104,6 +105,11 @@ class ChunkWriter:
         may hold sinks of one file at once. Each ends its own with `finish` (all chunks of the file are stored) or
         `abandon` (not yet)."""
         return LingeringSink(lambda: self._lingering_sink(file_key, size))
+
+    @property
+    def full(self) -> bool:
+        """Whether a chunk was refused lately for want of room, and the next would be too."""
+        return self._allowance.refusing
 
     @property
     def copy_share(self) -> float:
@@ -212,9 +218,20 @@ class _SharedSpots:
                 slab = self._entered()
                 offset = self._cursor.take(length)
                 if offset is not None:
+                    self._reserve(slab, offset, length)
                     return Spot(slab, offset)
                 slab.leave()
                 slab.retire()
+
+    def _reserve(self, slab: OpenSlab, offset: int, length: int) -> None:
+        try:
+            slab.reserve(offset, length)
+        except (OSError, StoreFailed) as error:
+            self._cursor.rewind()
+            slab.leave()
+            if isinstance(error, OSError):
+                raise store_failure(f"no {length} bytes for slab {slab.slab}", error) from error
+            raise
 
     def close(self) -> None:
         with self._lock:

@@ -46,6 +46,8 @@ def test_the_node_gets_an_open_directory_and_the_options(tmp_path: Path) -> None
                 "source": str(tmp_path),
                 "name": "set:1",
                 "replicas": 3,
+                "pin": False,
+                "keep": None,
                 "exclude": ["*.tmp", "a/"],
                 "chunker": "fixed",
                 "preserve_owner": False,
