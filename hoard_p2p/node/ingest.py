@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 Body = dict[str, Json]
 EXIT_SECONDS = 10.0
+MAX_WORKERS = 8
+"""Processes that read and store beside the one that walks and builds the catalog: it can feed no more."""
 SCRATCH = "tmp"
 PREFIX = "ingest-"
 
@@ -138,19 +140,21 @@ async def ingest(
     scratch_root = data_dir / SCRATCH
     scratch_root.mkdir(mode=0o700, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch_root))
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(1 + _workers())]
     session = Session(broker, executor, report)
     try:
-        ours.setblocking(False)
-        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno())
+        theirs = [line.fileno() for _, line in lines]
+        argv = _argv(data_dir, scratch, dir_fd, theirs)
         process = await asyncio.create_subprocess_exec(
-            *argv, pass_fds=(dir_fd, theirs.fileno()), stdin=asyncio.subprocess.DEVNULL
+            *argv, pass_fds=(dir_fd, *theirs), stdin=asyncio.subprocess.DEVNULL
         )
-        theirs.close()
-        await _converse(process, ours, session, options)
+        for _, line in lines:
+            line.close()
+        await _converse(process, [ours for ours, _ in lines], session, options)
     finally:
-        theirs.close()
-        ours.close()
+        for ours, line in lines:
+            line.close()
+            ours.close()
         shutil.rmtree(scratch, ignore_errors=True)
     if isinstance(session.outcome, Ingested):
         return session.outcome
@@ -159,17 +163,30 @@ async def ingest(
     raise StoreFailed(f"the ingest process ended with status {process.returncode}; the node's log has the details")
 
 
-def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int) -> list[str]:
+def _workers() -> int:
+    return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+
+
+def _argv(data_dir: Path, scratch: Path, dir_fd: int, lines: Sequence[int]) -> list[str]:
     return [
         sys.executable, "-m", "hoard_p2p.node.ingest_main",
-        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd),
+        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), *map(str, lines),
     ]  # fmt: skip
 
 
-async def _converse(process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body) -> None:
+async def _converse(
+    process: asyncio.subprocess.Process, lines: Sequence[socket.socket], session: Session, options: Body
+) -> None:
+    """Serve the process on the first line, and its workers on the others, until it ends."""
     try:
-        framing.send(ours, options)
-        await Connection(ours, session.handle).serve()
+        for line in lines:
+            line.setblocking(False)
+        framing.send(lines[0], options)
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(Connection(line, session.handle).serve()) for line in lines[1:]]
+            await Connection(lines[0], session.handle).serve()
+            for worker in workers:  # they ended before their leader did, or die with it
+                worker.cancel()
         async with asyncio.timeout(EXIT_SECONDS):
             await process.wait()
     except TimeoutError:

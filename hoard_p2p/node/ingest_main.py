@@ -12,18 +12,19 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from hoard_p2p.chunking import FASTCDC, FIXED
+from hoard_p2p.chunking import FASTCDC, FIXED, Chunker
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError, NoNode, Refused, wire_name
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
 from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient, Reply
 from hoard_p2p.node.ingest_wire import encode_extents
-from hoard_p2p.publish import Progress, PublishOptions, PublishResult, publish_directory
+from hoard_p2p.publish import Crew, Progress, PublishOptions, PublishResult, publish_directory
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.writer import ChunkWriter
 
@@ -115,26 +116,42 @@ def _summary(result: PublishResult) -> dict[str, Json]:
     }
 
 
-def _run(data_dir: Path, scratch: Path, dir_fd: int, broker: NodeBroker, options: PublishOptions) -> None:
+@contextmanager
+def _sink(data_dir: Path, broker: NodeBroker) -> Iterator[ChunkWriter]:
+    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader) as writer:
+        yield writer
+
+
+def _crew(data_dir: Path, lines: Sequence[socket.socket], chunker: Chunker) -> Crew:
+    """A worker for each line to the node. Before the index is opened: LMDB allows no forks after that."""
+    crew = Crew(len(lines), chunker, lambda number: _sink(data_dir, NodeBroker(NodeClient(lines[number], ENDLESS))))
+    for line in lines:  # they are the workers' now
+        line.close()
+    return crew
+
+
+def _run(data_dir: Path, dir_fd: int, broker: NodeBroker, options: PublishOptions, crew: Crew) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
     def report(progress: Progress) -> None:
         broker.call("progress", _progress(progress))
 
-    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader) as writer:
+    with _sink(data_dir, broker) as writer:
         result = publish_directory(
             dir_fd,
             writer,
             options,
             report=report,
             stop=stopping.is_set,
+            crew=crew,
         )
     broker.call("finished", {"root": base64.b64encode(result.root).decode(), "summary": _summary(result)})
 
 
 def main(argv: Sequence[str]) -> int:
-    """Arguments: data directory, scratch folder, descriptor of the source, descriptor of the socket to the node."""
+    """Arguments: data directory, scratch folder, descriptor of the source, descriptors of the socket to the node and of
+    one for each worker."""
     logging.basicConfig(level=logging.WARNING, format="ingest: %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
@@ -144,8 +161,10 @@ def main(argv: Sequence[str]) -> int:
     if first is None:
         return 1
     broker = NodeBroker(NodeClient(sock, ENDLESS))
+    options = _options(first.body, data_dir, scratch)
     try:
-        _run(data_dir, scratch, int(argv[2]), broker, _options(first.body, data_dir, scratch))
+        with closing(_crew(data_dir, [socket.socket(fileno=int(fd)) for fd in argv[4:]], options.chunker)) as crew:
+            _run(data_dir, int(argv[2]), broker, options, crew)
     except HoardError as error:
         broker.call("failed", {"error": wire_name(error), "message": str(error)})
         return 1

@@ -1,6 +1,6 @@
 """Putting chunks into the sink from several threads, each chunk once, and counting what that did."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -19,8 +19,10 @@ class Piece(NamedTuple):
 class Deposit:
     """The one way into the sink. Safe from several threads."""
 
-    def __init__(self, sink: ChunkSink) -> None:
+    def __init__(self, sink: ChunkSink, first_sight: Callable[[ChunkId], bool] = lambda _: True) -> None:
+        """`first_sight`: false for a chunk that this process or another of the same publish has undertaken to store."""
         self._sink = sink
+        self._first_sight = first_sight
         self._lock = Lock()
         self._under_way: set[ChunkId] = set()
         self._stored = 0
@@ -65,7 +67,7 @@ class Deposit:
         repeated = 0
         with self._lock:
             for piece in pieces:
-                if piece.chunk_id in self._under_way:
+                if piece.chunk_id in self._under_way or not self._first_sight(piece.chunk_id):
                     repeated += len(piece.data)
                 else:
                     self._under_way.add(piece.chunk_id)

@@ -57,6 +57,17 @@ class PackedRuns(Sequence[tuple[ChunkId, int]]):
         for number, length in enumerate(self._lengths):
             yield ChunkId(ids[number * ID_SIZE : (number + 1) * ID_SIZE]), length
 
+    def packed(self) -> tuple[bytes, bytes]:
+        """Ids and lengths, for `unpacked` in another process of this machine."""
+        return bytes(self._ids), self._lengths.tobytes()
+
+    @classmethod
+    def unpacked(cls, ids: bytes, lengths: bytes) -> "PackedRuns":
+        runs = cls()
+        runs._ids += ids
+        runs._lengths.frombytes(lengths)
+        return runs
+
     def append(self, run: Run) -> None:
         """Add a run; a chunk's id is filled in by `name`."""
         self._ids += HOLE
