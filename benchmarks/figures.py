@@ -15,7 +15,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from hoard_p2p.cli.demodata import write_shard
-from hoard_p2p.cli.output import size_text
+from hoard_p2p.printing import size_text
 
 SMALL_FILE = 110_000
 """Bytes of a small file: a typical photo of an image data set."""

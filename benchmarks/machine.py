@@ -5,8 +5,8 @@ import platform
 import time
 from pathlib import Path
 
-from hoard_p2p.cli.output import size_text
 from hoard_p2p.mount import mountinfo
+from hoard_p2p.printing import size_text
 
 
 def describe(place: Path | None = None) -> list[str]:

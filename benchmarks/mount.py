@@ -25,8 +25,8 @@ from benchmarks.readers import ReaderFailed
 from benchmarks.sheet import LINES, Sheet, markdown, plain
 from benchmarks.subjects import Hoard, Rival, SubjectFailed
 from hoard_p2p.cli.localcluster import LocalCluster
-from hoard_p2p.cli.output import size_text
 from hoard_p2p.errors import HoardError
+from hoard_p2p.printing import size_text
 
 RIVAL_CAP = 2.0
 """Seconds of a rival's pass; its rates stay valid, and warm passes keep to the files that the first one read."""

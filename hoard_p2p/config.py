@@ -16,8 +16,27 @@ _UNITS = {"": 1, "b": 1, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 
 
+class Floor(NamedTuple):
+    """What a store leaves free of its file system, for others: bytes, or percent of its size."""
+
+    size: int = 0
+    percent: float = 0.0
+
+    def of(self, disk: int) -> int:
+        """In bytes, for a file system of `disk` bytes."""
+        return self.size + int(disk * self.percent / 100)
+
+    def __str__(self) -> str:
+        """As `parse_floor` reads it."""
+        return f"{self.percent:g}%" if self.percent else str(self.size)
+
+
+DEFAULT_FLOOR = Floor(percent=5.0)
+
+
 class NodeSettings(NamedTuple):
-    """What `hoard up` was told. `capacity` in bytes, None: the default share of the disk. `port` 0: any free port."""
+    """What `hoard up` was told. `capacity` in bytes, None: as before, at first the default share of the disk; `floor`
+    as `parse_floor` reads it, empty: as before, at first the default. `port` 0: any free port."""
 
     data_dir: Path
     host: str
@@ -27,6 +46,7 @@ class NodeSettings(NamedTuple):
     rack: str
     capacity: int | None
     discovery: tuple[str, ...]
+    floor: str = ""
 
 
 def parse_size(text: str) -> int:
@@ -36,6 +56,19 @@ def parse_size(text: str) -> int:
         raise BadRequest(f"{text!r} is no size; write for instance 500GiB")
     unit = match[2].lower()
     return int(float(match[1]) * (1 << _UNITS[unit] if unit else 1))
+
+
+def parse_floor(text: str) -> Floor:
+    """A size (see `parse_size`), or a percentage such as `5%`, below 100. Raises BadRequest."""
+    if not text.strip().endswith("%"):
+        return Floor(size=parse_size(text))
+    try:
+        percent = float(text.strip()[:-1])
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent < 100:
+        raise BadRequest(f"{text!r} is no floor; write for instance 5% or 50GiB")
+    return Floor(percent=percent)
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -51,7 +51,20 @@ class SlabHandle(NamedTuple):
     sidecar_fd: int
 
 
-class SlabBroker(Protocol):
+class Grants(Protocol):
+    """Room on the disk, from the one owner of the data directory. Blocking; safe from several threads."""
+
+    def grant(self, size: int) -> None:
+        """Before bytes are written: may slabs take `size` bytes more of the disk? Raises StoreFull."""
+        ...
+
+    def give_back(self, size: int, taken: int = 0) -> None:
+        """`size` bytes that were granted are done with: written, or not needed. `taken`: by how much the disk space of
+        this writer's slabs changed since it last told (negative where they were cut)."""
+        ...
+
+
+class SlabBroker(Grants, Protocol):
     """What a writer of slabs needs from the one owner of the index. Blocking; safe from several threads.
 
     The node's store is one; a worker process has one that asks the node over its socket.

@@ -4,6 +4,8 @@ Nothing in what is shown may act on a terminal or break a line of a log: escape 
 backwards. Pure.
 """
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
 
 def name_text(name: bytes) -> str:
     """The name as JSON carries it, the same in every locale: bytes that are no UTF-8 become lone surrogates, as
@@ -33,3 +35,12 @@ def _escaped(character: str) -> str:
     if code > 0xFFFF:
         return f"\\U{code:08x}"
     return f"\\u{code:04x}" if code > 0xFF else f"\\x{code:02x}"
+
+
+def size_text(size: float) -> str:
+    """`1.4 GiB`."""
+    for unit in _UNITS[:-1]:
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {_UNITS[-1]}"

@@ -16,9 +16,9 @@ import click
 
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.options import NotEmpty
-from hoard_p2p.cli.output import seconds_text, size_text
+from hoard_p2p.cli.output import seconds_text
 from hoard_p2p.errors import HoardError
-from hoard_p2p.printing import printable
+from hoard_p2p.printing import printable, size_text
 
 if TYPE_CHECKING:
     from hoard_p2p.cli.localcluster import LocalCluster, LocalNode

@@ -16,10 +16,10 @@ import click
 
 from hoard_p2p.cli.doors import Doors, Snapshot
 from hoard_p2p.cli.options import PATH, SNAPSHOT, data_dir_option
-from hoard_p2p.cli.output import complain, size_text
+from hoard_p2p.cli.output import complain
 from hoard_p2p.cli.progress import Display, Step, display
 from hoard_p2p.errors import HoardError, PathNotFound, Refused
-from hoard_p2p.printing import printable
+from hoard_p2p.printing import printable, size_text
 
 if TYPE_CHECKING:
     from hoard_p2p.catalog.reader import Catalog

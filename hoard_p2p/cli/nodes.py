@@ -13,11 +13,11 @@ import click
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
-from hoard_p2p.cli.output import complain, size_text, table, write_json
+from hoard_p2p.cli.output import complain, table, write_json
 from hoard_p2p.config import NodeSettings, default_cluster, default_name, parse_listen, parse_size
 from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.peer import is_loopback
-from hoard_p2p.printing import printable
+from hoard_p2p.printing import printable, size_text
 
 DOWN_TIMEOUT = 60.0
 """Seconds that a node which has stopped listening may take to end its process."""
@@ -250,8 +250,10 @@ def _mounts_text(answer: Fields) -> str:
 
 def _io_text(mount: Fields, ours: str) -> str:
     reason, version = printable(mount.text("io_reason")), mount.text("version")
+    through = printable(mount.text("reads_reason"))
+    reads = f"; reads through the node: {through}" if through else ""
     other = f"; version {printable(version) or 'unknown'}" if version != ours else ""
-    return printable(mount.text("io")) + (f": {reason}" if reason else "") + other
+    return printable(mount.text("io")) + (f": {reason}" if reason else "") + reads + other
 
 
 @click.command()

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from hoard_p2p.config import Json
 from hoard_p2p.printing import message_text, printable
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
 
 def write_names(names: Iterable[bytes], *, nul: bool) -> None:
     """One name a line on standard output: escaped on a terminal, raw bytes elsewhere; `nul` ends each with NUL, raw."""
@@ -32,15 +30,6 @@ def write_json(value: Json, *, indent: int | None = 2) -> None:
 def complain(message: str) -> None:
     """One message on standard error, with the command's name."""
     print(f"hoard: {message_text(message)}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
-
-
-def size_text(size: float) -> str:
-    """`1.4 GiB`."""
-    for unit in _UNITS[:-1]:
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} {_UNITS[-1]}"
 
 
 def seconds_text(seconds: float) -> str:

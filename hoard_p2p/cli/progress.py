@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
-from hoard_p2p.cli.output import seconds_text, size_text
+from hoard_p2p.cli.output import seconds_text
+from hoard_p2p.printing import size_text
 
 if TYPE_CHECKING:
     from tqdm import tqdm

@@ -11,11 +11,11 @@ import click
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
-from hoard_p2p.cli.output import complain, size_text, write_json
+from hoard_p2p.cli.output import complain, write_json
 from hoard_p2p.cli.progress import Display, Step, display
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
 from hoard_p2p.errors import BadRequest, HoardError, PathNotFound, Refused
-from hoard_p2p.printing import name_text
+from hoard_p2p.printing import name_text, size_text
 
 SHOWN_NAMES = 20
 """Names printed in a warning; the rest is counted."""

@@ -13,11 +13,11 @@ import click
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Doors, Snapshot
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
-from hoard_p2p.cli.output import size_text, table, when_text, write_json, write_names
+from hoard_p2p.cli.output import table, when_text, write_json, write_names
 from hoard_p2p.cli.paths import Target, open_target, resolve, targets
 from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, NotFound
-from hoard_p2p.printing import name_text, printable
+from hoard_p2p.printing import name_text, printable, size_text
 
 if TYPE_CHECKING:
     from hoard_p2p.catalog.reader import Catalog

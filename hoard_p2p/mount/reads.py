@@ -163,6 +163,8 @@ class Reads:
         spans = self._catalog.span(read.index, read.offset, read.size)
         if spans:
             self._progress(spans[0].run)
+        if len(spans) > 1:
+            self._chunks.expect(spans)
         for span in spans:
             start, end = end, end + span.length
             found = read.found.get(self._catalog.canonical(span.run)) if read.found else None

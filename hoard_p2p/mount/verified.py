@@ -1,9 +1,10 @@
 """Bytes of chunks, proven to be right before they are given to the kernel (I1)."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog, ChunkSpan
-from hoard_p2p.errors import CatalogCorrupt, ChunkCorrupt
+from hoard_p2p.errors import CatalogCorrupt, ChunkCorrupt, ChunkUnavailable
 from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import Found, LocalChunks, Place
 from hoard_p2p.limits import MAX_CHUNK
@@ -11,6 +12,8 @@ from hoard_p2p.mount.buffers import buffer
 from hoard_p2p.mount.kernel import MAX_READ
 
 _ZEROS = memoryview(bytes(MAX_READ))
+Expect = Callable[[Sequence[tuple[ChunkId, int, int]]], None]
+"""Told which bytes of chunks are read next: (id, start, length)."""
 
 
 class Missing(NamedTuple):
@@ -29,15 +32,32 @@ class Wrong(NamedTuple):
 class VerifiedChunks:
     """Fills buffers with bytes of chunk runs. Single-threaded: one buffer for whole chunks is reused."""
 
-    def __init__(self, catalog: Catalog, chunks: LocalChunks, generations: memoryview, verify: str) -> None:
+    def __init__(
+        self, catalog: Catalog, chunks: LocalChunks, generations: memoryview, verify: str, expect: Expect | None = None
+    ) -> None:
         """`generations`: the mount's byte per run (`SharedState.verified`). `verify`: `first`: hash a chunk at its
-        first read under this mount; `arrival`: never, it was hashed when it came; `always`: at each read."""
+        first read under this mount; `arrival`: never, it was hashed when it came; `always`: at each read. `expect`: for
+        a store where bytes of several chunks are better asked for at once."""
         self._catalog = catalog
         self._chunks = chunks
         self._generations = generations
         self._trusting = verify == "arrival"
         self._remembering = verify == "first"
         self._whole = buffer(MAX_CHUNK)
+        self._expect = expect
+
+    def expect(self, spans: Sequence[ChunkSpan]) -> None:
+        """`fill` will be called for these."""
+        if self._expect is not None:
+            self._expect([self._reading(span) for span in spans if not self._catalog.is_hole(span.run)])
+
+    def _reading(self, span: ChunkSpan) -> tuple[ChunkId, int, int]:
+        """What of a chunk will be read: a chunk that has to be hashed, as a whole."""
+        run = self._catalog.canonical(span.run)
+        identifier = self._catalog.chunk_id(run)
+        if self._generations[run] or self._trusting:
+            return identifier, span.start, span.length
+        return identifier, 0, self._catalog.length(run)
 
     def fill(self, span: ChunkSpan, into: memoryview, answer: Found | None) -> Missing | Wrong | None:
         """Fill `into`, which is as long as `span`. `answer`: what the node said about the run, if it was asked.
@@ -59,6 +79,8 @@ class VerifiedChunks:
             return self._from_store(wanted) if answer is None else self._from_answer(wanted, answer)
         except ChunkCorrupt:  # the slab is shorter than the index says
             return _wrong(wanted, answer.place if answer else self._chunks.place(wanted.chunk_id))
+        except ChunkUnavailable:  # read through a node that went away: waited for like what is missing
+            return Missing(run)
 
     def _is_verified(self, span: ChunkSpan, into: memoryview) -> bool:
         """The short way for a run that is marked: it is canonical, no hole, and has the right length then."""

@@ -25,7 +25,7 @@ from hoard_p2p.mount.progress import Progress
 from hoard_p2p.mount.reads import Read, Reads
 from hoard_p2p.mount.shared import SharedState, WorkerSlot
 from hoard_p2p.mount.succession import Succession
-from hoard_p2p.mount.verified import VerifiedChunks
+from hoard_p2p.mount.verified import Expect, VerifiedChunks
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,12 @@ class Worker:
         options: MountOptions,
         size: int = 0,
         slabs: FileSlabs | None = None,
+        expect: Expect | None = None,
         adopt: Callable[[], None] = lambda: None,
     ) -> None:
         """`slot`: from the supervisor. `size`: bytes of all files, for `df`. `slabs`: what a passthrough mount backs
-        its files with (without, it is a no-open mount too). `adopt`: starts another supervisor, which takes this mount
-        over, and returns at once.
+        its files with (without, it is a no-open mount too). `expect`: see VerifiedChunks. `adopt`: starts another
+        supervisor, which takes this mount over, and returns at once.
 
         Misses are asked by canonical run, so that a chunk that occurs twice is asked for once.
         """
@@ -71,7 +72,7 @@ class Worker:
         self._operations = {int(op): operation for op, operation in operations.table().items()}
         self._reads = Reads(
             catalog,
-            VerifiedChunks(catalog, chunks, self._shared.verified, options.verify),
+            VerifiedChunks(catalog, chunks, self._shared.verified, options.verify, expect),
             misses,
             self._endpoint,
             self._shared,

@@ -34,6 +34,8 @@ from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.parts import Counters, NodeParts
+from hoard_p2p.node.readers import ThroughReaders
+from hoard_p2p.node.retention import Retention
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
@@ -82,9 +84,14 @@ class Node:
         self.writer = self.store.writer()
         self.reader = self.store.reader()
         self.bulk = BulkClient()
+        self._furnish(port)
+
+    def _furnish(self, port: int) -> None:
+        """The rooms, each handed what it needs of the others."""
         self.names = Names(self.store, self.store.node_id, time.time_ns)
         self.held = Held(self.store.node_id, self.reader)
         self.leases = Leases()
+        self.through = ThroughReaders()
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
@@ -114,6 +121,7 @@ class Node:
             group=self.group,
             executor=self.executor,
         )
+        self.retention = Retention(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id

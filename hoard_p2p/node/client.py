@@ -98,6 +98,11 @@ class NodeClient:
         except OSError as error:
             raise NoNode(f"the node went away during {op}: {error}") from error
 
+    @property
+    def node_pid(self) -> int:
+        """The node's pid as this process's kernel shows it; 0 if it is not to be seen from here."""
+        return framing.peer_pid(self._sock)
+
     def close(self) -> None:
         self._sock.close()
 

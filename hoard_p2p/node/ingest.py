@@ -22,6 +22,7 @@ from hoard_p2p.interfaces import SlabBroker, SlabHandle, SlabKind
 from hoard_p2p.node import framing
 from hoard_p2p.node.ingest_wire import decode_extents
 from hoard_p2p.node.local import Connection, LocalReply, LocalRequest
+from hoard_p2p.storage.allowance import Loan
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Session:
         self._executor = executor
         self._report = report
         self.outcome: Ingested | HoardError | None = None
+        self.loan = Loan(broker)
 
     async def handle(self, request: LocalRequest) -> LocalReply:
         match request.op:
@@ -58,16 +60,14 @@ class Session:
                 return await self._slab(self._resume_slab, request)
             case "commit":
                 await self._commit(request)
+            case "grant" | "give_back":
+                await asyncio.wrap_future(self._executor.submit(self._room, request))
             case "complete_file":
                 await asyncio.wrap_future(self._executor.submit(self._complete, request))
             case "progress":
                 await self._report(request.args)
-            case "finished":
-                root = base64.b64decode(str(request.args["root"]))
-                summary = request.args["summary"]
-                self.outcome = Ingested(root, summary if isinstance(summary, dict) else {})
-            case "failed":
-                self.outcome = from_wire(str(request.args["error"]), str(request.args["message"]))
+            case "finished" | "failed":
+                self.outcome = _outcome(request)
             case _:
                 raise BadRequest(f"an ingest process asked for {request.op!r}")
         return LocalReply()
@@ -87,6 +87,13 @@ class Session:
     def _resume_slab(self, request: LocalRequest) -> SlabHandle:
         return self._broker.resume_slab(bytes.fromhex(str(request.args["key"])), _number(request.args["size"]))
 
+    def _room(self, request: LocalRequest) -> None:
+        size = _number(request.args["size"])
+        if request.op == "grant":
+            self.loan.grant(size)
+        else:
+            self.loan.give_back(size, _number(request.args["taken"]))
+
     async def _commit(self, request: LocalRequest) -> None:
         if not request.fds:
             raise BadRequest("a commit came without its extents")
@@ -105,6 +112,13 @@ class Session:
     def _complete(self, request: LocalRequest) -> None:
         key, slab = bytes.fromhex(str(request.args["key"])), _number(request.args["slab"])
         self._broker.complete_file(key, slab, request.args["complete"] is True)
+
+
+def _outcome(request: LocalRequest) -> Ingested | HoardError:
+    if request.op == "failed":
+        return from_wire(str(request.args["error"]), str(request.args["message"]))
+    summary = request.args["summary"]
+    return Ingested(base64.b64decode(str(request.args["root"])), summary if isinstance(summary, dict) else {})
 
 
 def _close_slab(making: Future[SlabHandle]) -> None:
@@ -152,6 +166,7 @@ async def ingest(
             line.close()
         await _converse(process, [ours for ours, _ in lines], session, options)
     finally:
+        session.loan.close()
         for ours, line in lines:
             line.close()
             ours.close()

@@ -67,6 +67,12 @@ class NodeBroker:
         finally:
             os.close(spill)
 
+    def grant(self, size: int) -> None:
+        self.call("grant", {"size": size})
+
+    def give_back(self, size: int, taken: int = 0) -> None:
+        self.call("give_back", {"size": size, "taken": taken})
+
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         self.call("complete_file", {"key": file_key.hex(), "slab": slab, "complete": complete})
 

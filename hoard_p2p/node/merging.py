@@ -40,17 +40,21 @@ def newer_snapshot(known: SnapshotRecord | None, told: SnapshotRecord) -> Snapsh
     """What is known of a snapshot after `told`; None if nothing changes.
 
     A removal hides what was created before or with it. Of living records a shown one wins over a hidden one, then the
-    later created: its replicas, keep and source count.
+    later created: its replicas, keep and source count. A pin is a last-writer-wins register of one publish: it goes
+    with the record that it was set on, and who publishes again takes over the pin that is known (`Names.show`).
     """
     both = [told] if known is None else [known, told]
     removed = max(record.removed for record in both)
     living = [record for record in both if record.created > removed]
     if living:
         best = max(living, key=_snapshot_order)
+        of_best = [record for record in living if (record.shown, record.created) == (best.shown, best.created)]
+        pin = max(of_best, key=lambda record: (record.pin_stamp, record.pinned))
         merged = replace(
             best,
             last_used=max(record.last_used for record in living),
-            pinned=any(record.pinned for record in living),
+            pinned=pin.pinned,
+            pin_stamp=pin.pin_stamp,
             removed=0 if best.shown else removed,
         )
     else:

@@ -7,7 +7,7 @@ from hoard_p2p.mount.verifier import Verifier
 from hoard_p2p.node.misses import NodeMisses
 from hoard_p2p.node.plan import MountPlan
 from hoard_p2p.node.reading import map_catalog
-from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.node.through import open_chunks
 
 
 def serve_verifier(slot: WorkerSlot, plan: MountPlan) -> int:
@@ -15,6 +15,6 @@ def serve_verifier(slot: WorkerSlot, plan: MountPlan) -> int:
     data_dir = Path(plan.data_dir)
     catalog, _mapped = map_catalog(slot.fds.catalog)
     misses = NodeMisses(data_dir, plan.snapshot, plan.timeout, fill=plan.fill)
-    with StoreReader.open(data_dir) as chunks:
+    with open_chunks(data_dir, plan.through, plan.mountpoint) as chunks:
         Verifier(slot, catalog=catalog, chunks=chunks, slabs=chunks, misses=misses, options=plan.options).run()
     return 0

@@ -10,7 +10,7 @@ from hoard_p2p.node.adopting import adopter
 from hoard_p2p.node.misses import NodeMisses
 from hoard_p2p.node.plan import MountPlan
 from hoard_p2p.node.reading import map_catalog
-from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.node.through import ThroughNode, open_chunks
 
 
 def serve(slot: WorkerSlot, plan: MountPlan) -> int:
@@ -18,7 +18,7 @@ def serve(slot: WorkerSlot, plan: MountPlan) -> int:
     data_dir = Path(plan.data_dir)
     catalog, _mapped = map_catalog(slot.fds.catalog)
     misses = NodeMisses(data_dir, plan.snapshot, plan.timeout, fill=plan.fill)
-    with StoreReader.open(data_dir) as chunks:
+    with open_chunks(data_dir, plan.through, plan.mountpoint) as chunks:
         Worker(
             slot,
             catalog=catalog,
@@ -27,6 +27,7 @@ def serve(slot: WorkerSlot, plan: MountPlan) -> int:
             options=plan.options,
             size=plan.size,
             slabs=chunks,
+            expect=chunks.expect if isinstance(chunks, ThroughNode) else None,
             adopt=partial(start_detached, adopter(slot.fds, plan.encode()), slot.fds.all),
         ).run()
     return 0

@@ -18,6 +18,7 @@ from hoard_p2p.node.mount_kind import Settlement, with_kind
 from hoard_p2p.node.mount_line import SupervisorLine
 from hoard_p2p.node.mount_worker import serve
 from hoard_p2p.node.plan import MountPlan
+from hoard_p2p.node.through import elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ def mount_snapshot(
     refuse_overlap(data_dir, options.mountpoint)
     with NodeClient.connect(data_dir) as client:
         reply = client.call("open", {"snapshot": text})
+        through = elsewhere(reply.body, client.node_pid)
     plan = MountPlan(
         data_dir=os.fspath(data_dir),
         snapshot=str(reply.body["snapshot"]),
@@ -60,6 +62,7 @@ def mount_snapshot(
         verify=options.verify,
         io_asked=options.io,
         fill=options.fill,
+        through=through,
     )
     catalog_fd = reply.fds[0]
     try:

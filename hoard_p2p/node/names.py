@@ -6,7 +6,6 @@ whole, never changed in place.
 """
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from hoard_p2p.catalog.root import decode as decode_root
-from hoard_p2p.errors import BadRequest, Corrupt, Refused, SnapshotAmbiguous, SnapshotUnknown
-from hoard_p2p.ids import MIN_PREFIX, SnapshotId, parse_snapshot_id, short
-from hoard_p2p.node.merging import Refs, Snapshots, is_living, newer_ref, newer_snapshot
+from hoard_p2p.errors import BadRequest, Corrupt, Refused, SnapshotUnknown
+from hoard_p2p.ids import SnapshotId, short
+from hoard_p2p.node.merging import Refs, Snapshots, is_living, newer_ref, newer_snapshot, tombstone
 from hoard_p2p.node.names_wire import (
     Record,
     label,
@@ -27,6 +26,7 @@ from hoard_p2p.node.names_wire import (
     ref_name,
     snapshot_json,
 )
+from hoard_p2p.node.resolving import new_ref_name, resolve
 from hoard_p2p.peer import NodeId
 from hoard_p2p.storage.records import RefRecord, SnapshotRecord, Stamp
 from hoard_p2p.storage.store import Store
@@ -46,18 +46,6 @@ BATCH = 256
 """Records of a peer that are merged before local work gets its turn."""
 
 TOUCH_NS = 3600 * 1_000_000_000
-
-_DIGITS = re.compile(f"[0-9a-f]{{1,{MIN_PREFIX - 1}}}")
-_PREFIX = re.compile(f"[0-9a-f]{{{MIN_PREFIX},64}}")
-
-
-def new_ref_name(text: str) -> str:
-    """`ref_name` for a name that is given now. Raises BadRequest also for one that could be taken for an id."""
-    name = ref_name(text)
-    bare = name.rpartition(":")[0]
-    if _PREFIX.fullmatch(bare.lower()):
-        raise BadRequest(f"{bare!r} looks like a snapshot id (6 - 64 hex digits); choose another name")
-    return name
 
 
 @dataclass(slots=True)
@@ -97,8 +85,11 @@ class Names:
         self._lock = threading.Lock()
         self._refs = Refs({ref.name: ref for ref in store.refs()})
         self._snapshots = Snapshots({record.id: newer_snapshot(None, record) or record for record in store.snapshots()})
-        self._clock = max((ref.stamp for ref in self._refs.told), default=Stamp(0, 0, me))
+        stamps = [record.pin_stamp for record in self._snapshots.records.values()]
+        self._clock = max([Stamp(0, 0, me), *(ref.stamp for ref in self._refs.told), *stamps])
         self._warned_full = False
+        self.removals = 0
+        """Snapshots that went since the start: a number that grows tells that there may be something to collect."""
 
     # --- reading
 
@@ -130,50 +121,16 @@ class Names:
         return None if record is None or record.removed else self._store.root(snapshot)
 
     def resolve(self, text: str) -> SnapshotId:
-        """The snapshot that a user means: a ref, an id, or a unique prefix.
-
-        An id needs not be known here. Raises SnapshotUnknown, SnapshotAmbiguous.
-        """
-        named = self._named(text)
-        if named is not None:
-            return named
-        if not _PREFIX.fullmatch(text.lower()):
-            digits = f"; an id prefix needs at least {MIN_PREFIX} digits" if _DIGITS.fullmatch(text.lower()) else ""
-            raise SnapshotUnknown(f"{self._no_such(text)}{digits}; hoard ls and hoard refs list what there is")
-        if len(text) == 64:
-            return parse_snapshot_id(text.lower())
-        return self._by_prefix(text.lower())
-
-    def _no_such(self, text: str) -> str:
-        """That there is no such ref, and what else has its name."""
-        try:
-            name = ref_name(text)
-        except BadRequest:
-            return f"no ref is named {text!r}"
-        bare = name.rpartition(":")[0]
-        others = [ref.name for ref in self.refs() if ref.name.rpartition(":")[0] == bare]
-        there = f"; there is {', '.join(others[:8])}" + (" and more" if len(others) > 8 else "")
-        return f"no ref is named {name}" + (there if others else "")
-
-    def _named(self, text: str) -> SnapshotId | None:
-        try:
-            ref = self.ref(ref_name(text))
-        except BadRequest:
-            return None
-        return None if ref is None else ref.snapshot
-
-    def _by_prefix(self, prefix: str) -> SnapshotId:
-        found = [record.id for record in self.snapshots() if record.id.hex().startswith(prefix)]
-        if not found:
-            raise SnapshotUnknown(f"no snapshot begins with {prefix}; hoard ls lists what there is")
-        if len(found) > 1:
-            listed = ", ".join(identifier.hex()[:20] for identifier in found[:8])
-            raise SnapshotAmbiguous(f"{len(found)} snapshots begin with {prefix}: {listed}; write more digits")
-        return found[0]
+        """The snapshot that a user means: see `resolving.resolve`."""
+        return resolve(text, self.refs(), self.snapshots)
 
     def digests(self) -> tuple[bytes, bytes]:
         """Of snapshots and of refs as peers are told them: equal on nodes that know the same."""
         return self._snapshots.digest, self._refs.digest
+
+    def known(self) -> list[SnapshotRecord]:
+        """Every living snapshot, also those that users do not see."""
+        return [record for record in self._snapshots.records.values() if is_living(record)]
 
     # --- writing: blocking
 
@@ -214,19 +171,50 @@ class Names:
             known = draft.snapshots.get(record.id)
             created = max(record.created, 0 if known is None else known.removed + 1)
             told = replace(record, created=created, shown=True, removed=0, source=label(record.source))
+            if record.pinned:
+                told = replace(told, pin_stamp=self._next_stamp())
+            elif known is not None and known.shown and is_living(known):
+                told = replace(told, pinned=known.pinned, pin_stamp=known.pin_stamp)
             self._merge(draft, told, lambda: root)
             return draft.snapshots[record.id]
 
-    def touch(self, snapshot: SnapshotId) -> None:
-        """It was used now; noted to the hour, since each note is a write."""
+    def touch(self, snapshot: SnapshotId, *, within: int = TOUCH_NS) -> None:
+        """It was used now; noted to the hour, or to `within` nanoseconds, since each note is a write."""
         now = self._wall_ns()
         known = self._snapshots.records.get(snapshot)
-        if known is None or not is_living(known) or now - known.last_used <= TOUCH_NS:
+        if known is None or not is_living(known) or now - known.last_used <= within:
             return
         with self._writing() as draft:
-            known = draft.snapshots[snapshot]
-            if is_living(known):
+            known = draft.snapshots.get(snapshot)
+            if known is not None and is_living(known):
                 self._keep_snapshot(draft, replace(known, last_used=now))
+
+    def pin(self, snapshot: SnapshotId, *, pinned: bool) -> bool:
+        """Whether that changed anything. Raises SnapshotUnknown, also for one that users do not see."""
+        with self._writing() as draft:
+            known = self._living(draft, snapshot)
+            if not known.shown:
+                raise SnapshotUnknown(f"snapshot {snapshot.hex()} is not published yet")
+            if known.pinned == pinned:
+                return False
+            self._keep_snapshot(draft, replace(known, pinned=pinned, pin_stamp=self._next_stamp()))
+            return True
+
+    def forget(self, snapshot: SnapshotId) -> bool:
+        """Drop one that users do not see and nobody was told of; whether it was one."""
+        with self._writing() as draft:
+            known = draft.snapshots.get(snapshot)
+            if known is None or not is_living(known) or known.shown:
+                return False
+            if known.removed:  # it lay over a tombstone
+                draft.snapshots[snapshot] = tombstone(snapshot, known.removed)
+                self._store.remove_snapshot(snapshot, known.removed)
+            else:
+                del draft.snapshots[snapshot]
+                self._store.forget_snapshot(snapshot)
+            draft.snapshots_changed = True
+            self.removals += 1
+            return True
 
     def _merge(self, draft: _Draft, told: SnapshotRecord, get_root: Callable[[], bytes]) -> bool:
         """Take a record if it is new. `get_root` gives the root where one is to be kept, and may raise."""
@@ -236,18 +224,21 @@ class Names:
             return False
         if not is_living(merged):
             self._store.remove_snapshot(merged.id, merged.removed)
+            self.removals += known is not None and is_living(known)
         elif known is None or not is_living(known):
             self._store.put_root(merged.id, get_root(), merged)
         else:
             self._store.show_snapshot(merged.id, merged)
         draft.snapshots[merged.id] = merged
         draft.snapshots_changed = True
+        self._clock = max(self._clock, merged.pin_stamp)
         return True
 
     def _keep_snapshot(self, draft: _Draft, record: SnapshotRecord) -> None:
         self._store.show_snapshot(record.id, record)
         draft.snapshots[record.id] = record
         draft.snapshots_changed = True
+        self._clock = max(self._clock, record.pin_stamp)
 
     def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
         """Leave a tombstone, and untag what names it; the names. Raises SnapshotUnknown, and Refused while it is named

@@ -13,7 +13,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, Corrupt
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short, snapshot_id
 from hoard_p2p.peer import parse_node_id
-from hoard_p2p.storage.records import MAX_HISTORY, PastValue, RefRecord, SnapshotRecord, Stamp
+from hoard_p2p.storage.records import MAX_HISTORY, NEVER, PastValue, RefRecord, SnapshotRecord, Stamp
 
 Record = dict[str, Json]
 
@@ -29,6 +29,7 @@ of our own: what Python calls printable differs between its versions."""
 
 _SNAPSHOT_BYTES = struct.Struct("<32sQQHQH")  # id, created, removed, replicas, keep, length of source
 _STAMP_BYTES = struct.Struct("<QI16s")
+_PIN_BYTES = struct.Struct("<QI16sB")  # stamp, pinned
 _PAST_BYTES = struct.Struct("<32sQI16s")
 _REF_BYTES = struct.Struct("<QI16sB32sBB")  # stamp, is set, snapshot or zeros, length of history, length of name
 
@@ -50,10 +51,12 @@ def label(text: str) -> str:
 
 
 def snapshot_bytes(record: SnapshotRecord) -> bytes:
+    """A pin that nobody ever set adds nothing: a node that knows no pins has the same digest then."""
     source = record.source.encode()
     return (
         _SNAPSHOT_BYTES.pack(record.id, record.created, record.removed, record.replicas, record.keep, len(source))
         + source
+        + (b"" if record.pin_stamp == NEVER else _PIN_BYTES.pack(*record.pin_stamp, record.pinned))
     )
 
 
@@ -111,7 +114,7 @@ def _parse_stamp(value: Json) -> Stamp:
 
 def snapshot_json(record: SnapshotRecord, root: bytes) -> Record:
     """`root`: empty for a tombstone."""
-    return {
+    told: Record = {
         "id": record.id.hex(),
         "created": record.created,
         "removed": record.removed,
@@ -120,6 +123,9 @@ def snapshot_json(record: SnapshotRecord, root: bytes) -> Record:
         "source": record.source,
         "root": base64.b64encode(root).decode(),
     }
+    if record.pin_stamp != NEVER:
+        told["pin"] = [record.pinned, _stamp_json(record.pin_stamp)]
+    return told
 
 
 def parse_snapshot(record: Record, latest: int) -> SnapshotRecord:
@@ -138,7 +144,20 @@ def parse_snapshot(record: Record, latest: int) -> SnapshotRecord:
     replicas = _whole(record["replicas"], 16)
     if not replicas:
         raise ValueError(f"snapshot {short(identifier)} with 0 replicas")
-    return SnapshotRecord(identifier, created, created, replicas, False, _whole(record["keep"], 63), True, source, 0)
+    pinned, stamp = _parse_pin(record.get("pin"))
+    if stamp.wall_ms * 1_000_000 > latest:
+        raise ValueError(f"the pin of snapshot {short(identifier)} is more than 60 s ahead of our time")
+    keep = _whole(record["keep"], 63)
+    return SnapshotRecord(identifier, created, created, replicas, pinned, keep, True, source, 0, stamp)
+
+
+def _parse_pin(value: Json) -> tuple[bool, Stamp]:
+    """None, as from a node that knows no pins: never set."""
+    if value is None:
+        return False, NEVER
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], bool):
+        raise ValueError("a pin has two parts")
+    return value[0], _parse_stamp(value[1])
 
 
 def parse_root(record: Record, snapshot: SnapshotId) -> bytes:

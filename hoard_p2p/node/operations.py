@@ -9,12 +9,13 @@ from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import BadRequest, StoreFailed
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
-from hoard_p2p.node import framing, retention_operations, room_operations, scrub_operations
+from hoard_p2p.node import framing, retention_operations, room_operations, scrub_operations, through_operations
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status, peers_body, snapshot_body
+from hoard_p2p.node.through import pid_namespace
 from hoard_p2p.storage.records import RefRecord
 from hoard_p2p.transfer.wire import Announcement
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 async def _ping(node: Node, request: LocalRequest) -> LocalReply:
-    return LocalReply({"pid": os.getpid(), "node": node.me.node_id.hex(), "url": node.me.url})
+    return LocalReply({"pid": os.getpid(), "pidns": pid_namespace(), "node": node.me.node_id.hex(), "url": node.me.url})
 
 
 async def _down(node: Node, request: LocalRequest) -> LocalReply:
@@ -58,6 +59,8 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
         "chunks": totals.chunks,
         "segments": totals.segments,
         "inodes": opened.catalog.inodes,
+        "pid": os.getpid(),
+        "pidns": pid_namespace(),
     }
     return LocalReply(body, (os.dup(opened.fd),))
 
@@ -187,6 +190,7 @@ OPERATIONS: Mapping[str, Operation] = {
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,
+    **through_operations.OPERATIONS,
 }
 
 

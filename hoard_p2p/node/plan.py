@@ -12,7 +12,8 @@ class MountPlan(NamedTuple):
     that takes the mount over), so keys are only ever added, with a default.
 
     `io`: the kind of mount it is, `passthrough` or `no-open`; `io_reason`: why, in one sentence; `io_asked`: what the
-    user said. `fill`: whether the node may fetch ahead of the mount's readers."""
+    user said. `fill`: whether the node may fetch ahead of the mount's readers. `through`:
+    why the store is read through the node, empty if the mount's processes open the index."""
 
     data_dir: str
     snapshot: str
@@ -27,6 +28,7 @@ class MountPlan(NamedTuple):
     io_reason: str = ""
     fill: bool = True
     io_asked: str = "auto"
+    through: str = ""
 
     @property
     def options(self) -> MountOptions:

@@ -10,10 +10,10 @@ from hoard_p2p.catalog.reader import Catalog, ChunkSpan
 from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, Refused
 from hoard_p2p.ids import chunk_id, short
-from hoard_p2p.interfaces import Place
+from hoard_p2p.interfaces import LocalChunks, Place
 from hoard_p2p.node import framing
-from hoard_p2p.node.client import NodeClient
-from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.through import elsewhere, open_chunks
 
 BLOCK = 4 << 20
 """`stream` gives a file in pieces of this size: the longest chunk, so that none is read twice in a row."""
@@ -22,7 +22,7 @@ BLOCK = 4 << 20
 class SnapshotReader:
     """One open snapshot. Single-threaded; the client must stay connected, the store open."""
 
-    def __init__(self, client: NodeClient, store: StoreReader, snapshot: str, catalog: Catalog) -> None:
+    def __init__(self, client: NodeClient, store: LocalChunks, snapshot: str, catalog: Catalog) -> None:
         self.catalog = catalog
         self.snapshot = snapshot
         self._client = client
@@ -60,7 +60,7 @@ class SnapshotReader:
             return False
         try:
             self._store.read_at(place, 0, memoryview(buffer))
-        except ChunkCorrupt:
+        except (ChunkCorrupt, ChunkUnavailable):
             return False
         return chunk_id(buffer) == self.catalog.chunk_id(run)
 
@@ -99,16 +99,17 @@ class Stores:
     first would go with the second), so those who read one data directory at the same time share a reader."""
 
     def __init__(self) -> None:
-        self._open: dict[Path, StoreReader] = {}
+        self._open: dict[Path, LocalChunks] = {}
 
     @contextmanager
-    def reader(self, data_dir: Path) -> Iterator[StoreReader]:
-        """Good inside the `with`; closed by the outermost one of that data directory."""
+    def reader(self, data_dir: Path, why_through: str = "") -> Iterator[LocalChunks]:
+        """Good inside the `with`; closed by the outermost one of that data directory. `why_through`: see
+        `open_chunks`."""
         known = self._open.get(data_dir)
         if known is not None:
             yield known
             return
-        with StoreReader.open(data_dir) as opened:
+        with open_chunks(data_dir, why_through) as opened:
             self._open[data_dir] = opened
             try:
                 yield opened
@@ -122,17 +123,17 @@ def open_snapshot(stores: Stores, data_dir: Path, text: str) -> Iterator[Snapsho
 
     Raises NoNode, NotFound, Unavailable, Corrupt."""
     with NodeClient.connect(data_dir) as client:
-        snapshot, catalog, mapped = _open_catalog(client, text)
+        reply = client.call("open", {"snapshot": text})
+        snapshot, catalog, mapped = _opened(reply)
         try:
-            with stores.reader(data_dir) as store:
+            with stores.reader(data_dir, elsewhere(reply.body, client.node_pid)) as store:
                 yield SnapshotReader(client, store, snapshot, catalog)
         finally:
             catalog.close()
             mapped.close()
 
 
-def _open_catalog(client: NodeClient, text: str) -> tuple[str, Catalog, mmap.mmap]:
-    reply = client.call("open", {"snapshot": text})
+def _opened(reply: Reply) -> tuple[str, Catalog, mmap.mmap]:
     if not reply.fds:
         raise Refused("the node sent no catalog; is it of another version than the command?")
     try:

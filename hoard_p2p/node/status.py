@@ -69,11 +69,15 @@ def peers_body(node: Node) -> list[Json]:
 
 
 def mounts_body(node: Node) -> list[Json]:
-    return [_mount_body(kept) for kept in sorted(node.mounts.mounts, key=lambda kept: kept.record.mountpoint)]
+    return [
+        _mount_body(kept, node.through.why(kept.record.mountpoint))
+        for kept in sorted(node.mounts.mounts, key=lambda kept: kept.record.mountpoint)
+    ]
 
 
-def _mount_body(kept: Kept) -> Json:
-    """Counts are since the mount was made, over all its workers; null where they cannot be seen."""
+def _mount_body(kept: Kept, through: str) -> Json:
+    """`through`: why it reads through the node, empty if it reads the index itself. Counts are since the mount was
+    made, over all its workers; null where they cannot be seen."""
     record, plan, slots = kept.record, kept.plan, kept.slots()
     return {
         "mountpoint": record.mountpoint,
@@ -85,6 +89,8 @@ def _mount_body(kept: Kept) -> Json:
         "verify": plan.verify,
         "timeout": plan.timeout,
         "fill": plan.fill,
+        "reads": "through the node" if through else "direct",
+        "reads_reason": through,
         "workers": len(slots) or plan.workers,
         "served": sum(slot.served for slot in slots) if slots else None,
         "parked": sum(slot.parked for slot in slots) if slots else None,

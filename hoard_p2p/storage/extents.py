@@ -5,9 +5,11 @@ and from the last one that was quarantined, so "verified at generation g" never 
 """
 
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 
 from hoard_p2p.errors import BadRequest, Refused
+from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage.index import Table, Transaction
 from hoard_p2p.storage.records import (
@@ -58,6 +60,17 @@ def drop_slab(txn: Transaction, slab: int) -> None:
         txn.delete(Table.FILES, record.file_key)
 
 
+def forget_slab(txn: Transaction, slab: int) -> None:
+    """Unlist a slab in which nothing is listed, and its large file."""
+    record = get_slab(txn, slab)
+    if record is None:
+        return
+    txn.delete(Table.SLABS, slab_key(slab))
+    known = get_file(txn, record.file_key) if record.file_key else None
+    if known is not None and known.slab == slab:
+        txn.delete(Table.FILES, record.file_key)
+
+
 def get_slab(txn: Transaction, slab: int) -> SlabRecord | None:
     raw = txn.get(Table.SLABS, slab_key(slab))
     return decode_slab(raw) if raw else None
@@ -102,6 +115,12 @@ def add_extents(txn: Transaction, extents: Iterable[Extent]) -> None:
             txn.put(Table.GENERATIONS, chunk_id, bytes([generation]))
 
 
+def listed(txn: Transaction, after: bytes, count: int) -> list[tuple[ChunkId, int]]:
+    """The next `count` chunks behind the id `after`, and the bytes of all their places."""
+    rows = islice(txn.scan_from(Table.CHUNKS, after + b"\0"), count)
+    return [(ChunkId(key), sum(place.length for place in decode_places(raw))) for key, raw in rows]
+
+
 def lists(txn: Transaction, extent: Extent) -> bool:
     """Whether the index lists exactly this extent."""
     raw = txn.get(Table.CHUNKS, extent.chunk_id)
@@ -121,8 +140,44 @@ def drop_place(txn: Transaction, chunk_id: bytes, place: Place) -> bool:
         txn.put(Table.CHUNKS, chunk_id, encode_places(places))
     else:
         txn.delete(Table.CHUNKS, chunk_id)
-    _demote(txn, place.slab)
+    demote(txn, place.slab)
     return True
+
+
+def unlist(txn: Transaction, chunk_id: bytes, unwanted: Callable[[Place], bool]) -> list[Place]:
+    """Forget the places of a chunk that are `unwanted`; those that were forgotten.
+
+    A chunk that keeps a place remembers the highest generation that it had: a mount may have verified it there, and no
+    further place may be given that number. One that goes altogether leaves nothing behind: who remembers anything
+    about it has its snapshot leased, and then it does not go."""
+    raw = txn.get(Table.CHUNKS, chunk_id)
+    places = decode_places(raw) if raw else []
+    gone = [place for place in places if unwanted(place)]
+    if not gone:
+        return []
+    kept = [place for place in places if place not in gone]
+    if not kept:
+        txn.delete(Table.CHUNKS, chunk_id)
+    else:
+        txn.put(Table.CHUNKS, chunk_id, encode_places(kept))
+        highest = max(place.generation for place in places)
+        if highest > max(place.generation for place in kept) and txn.get(Table.GENERATIONS, chunk_id) is None:
+            txn.put(Table.GENERATIONS, chunk_id, bytes([highest]))
+    return gone
+
+
+def relist(txn: Transaction, chunk_id: bytes, place: Place) -> None:
+    """List a place again that was unlisted and not changed since. As good as before if its generation is free."""
+    raw = txn.get(Table.CHUNKS, chunk_id)
+    places = decode_places(raw) if raw else []
+    if len(places) >= MAX_PLACES or any(known[:2] == place[:2] for known in places):
+        return
+    taken = [known.generation for known in places]
+    last = txn.get(Table.GENERATIONS, chunk_id)
+    generation = next_generation(taken, last) if place.generation in taken else place.generation
+    txn.put(Table.CHUNKS, chunk_id, encode_places([*places, place._replace(generation=generation)]))
+    if last and generation != place.generation:
+        txn.put(Table.GENERATIONS, chunk_id, bytes([generation]))
 
 
 def restore_place(txn: Transaction, chunk_id: bytes, place: Place) -> Place | None:
@@ -158,7 +213,7 @@ def restore_file(txn: Transaction, slab: int) -> None:
         txn.put(Table.FILES, record.file_key, encode_file(FileSlab(slab, True)))
 
 
-def _demote(txn: Transaction, slab: int) -> None:
+def demote(txn: Transaction, slab: int) -> None:
     """A file slab that lost a place no longer has all of its file."""
     record = get_slab(txn, slab)
     if record is not None and is_complete(txn, slab):

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 from hoard_p2p.errors import HoardError, StoreFailed
 from hoard_p2p.ids import HOLE, Bytes, ChunkId, chunk_id, short
-from hoard_p2p.interfaces import Extent, SlabHandle
-from hoard_p2p.storage.groups import Completion, Groups, Room
+from hoard_p2p.interfaces import Extent
+from hoard_p2p.storage.groups import Completion, Groups, Spot
 from hoard_p2p.storage.openslab import OpenSlab
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class FileSlabSink:
     """FileSink with a slab that is asked for when the first chunk comes, and again if that slab fails."""
 
     def __init__(
-        self, size: int, groups: Groups, stored: StoredChunks, make_slab: Callable[[], SlabHandle], copy_share: float
+        self, size: int, groups: Groups, stored: StoredChunks, make_slab: Callable[[], OpenSlab], copy_share: float
     ) -> None:
         self._size = size
         self._groups = groups
@@ -80,11 +80,11 @@ class FileSlabSink:
             raise StoreFailed(f"chunk at {offset} of {len(data)} bytes lies beyond a file of {self._size} bytes")
         entered: list[_Filled] = []
 
-        def room(_: int) -> Room:
+        def spot(_: int) -> Spot:
             entered.append(self._enter())
-            return Room(entered[0].slab, offset)
+            return Spot(entered[0].slab, offset)
 
-        if self._groups.keep(chunk_id, data, room):
+        if self._groups.keep(chunk_id, data, spot):
             entered[0].present[offset] = chunk_id
 
     def finish(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> None:
@@ -123,6 +123,12 @@ class FileSlabSink:
             return not self.ended
 
     @property
+    def slab(self) -> int | None:
+        """The slab that it writes now."""
+        filled = self._filled
+        return None if filled is None else filled.slab.slab
+
+    @property
     def closed(self) -> bool:
         """Whether it has ended and holds no descriptor any more."""
         with self._lock:
@@ -136,7 +142,7 @@ class FileSlabSink:
             if self._filled is None or not self._filled.slab.enter():
                 if self._filled is not None:
                     self._filled.slab.retire()
-                slab = OpenSlab(self._make_slab())
+                slab = self._make_slab()
                 slab.enter()
                 present = {extent.offset: extent.chunk_id for extent in self._stored.listed(slab.listed())}
                 self._filled = _Filled(slab, present)
@@ -170,7 +176,7 @@ class FileSlabSink:
             return False
         if not filled.slab.enter():
             return False
-        self._groups.keep_copy(run.chunk_id, view, Room(filled.slab, run.offset))
+        self._groups.keep_copy(run.chunk_id, view, Spot(filled.slab, run.offset))
         filled.present[run.offset] = run.chunk_id
         return True
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hoard_p2p.errors import HoardError, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId, short
 from hoard_p2p.interfaces import Extent, Place, SlabBroker
+from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.openslab import OpenSlab
 
 BEHIND = 2
@@ -23,8 +24,8 @@ PATIENCE = 300.0
 REMEMBERED_FAILURES = 1000
 
 
-class Room(NamedTuple):
-    """Room for one chunk, given out by a sink: the slab counts the caller as its user already."""
+class Spot(NamedTuple):
+    """A spot for one chunk, given out by a sink: the slab counts the caller as its user already."""
 
     slab: OpenSlab
     offset: int
@@ -43,13 +44,15 @@ class WriterSettings:
     """When a group is closed, and when a large file's slab is worth completing.
 
     A group ends at `group_bytes`, `group_chunks`, or `group_seconds` after its first chunk. `copy_share`: a file slab
-    is completed by copies if at most this share of the file's data is missing from it.
+    is completed by copies if at most this share of the file's data is missing from it. `refused_seconds`: how long a
+    full store is believed to be full, so that a fetch which cannot be stored does not ask again for each chunk.
     """
 
     group_bytes: int = 64 << 20
     group_chunks: int = 1024
     group_seconds: float = 0.05
     copy_share: float = 0.25
+    refused_seconds: float = 1.0
 
 
 @dataclass(slots=True)
@@ -74,8 +77,15 @@ class _Group:
 class Groups:
     """The chunks of one writer that are on their way to the index, and the thread that brings them there."""
 
-    def __init__(self, broker: SlabBroker, vacancy: Callable[[ChunkId], int | None], settings: WriterSettings) -> None:
+    def __init__(
+        self,
+        broker: SlabBroker,
+        vacancy: Callable[[ChunkId], int | None],
+        allowance: Allowance,
+        settings: WriterSettings,
+    ) -> None:
         self._broker = broker
+        self._allowance = allowance
         self._vacancy = vacancy
         self._settings = settings
         lock = threading.Lock()
@@ -97,8 +107,8 @@ class Groups:
     def pending(self, chunk_id: ChunkId) -> Place | None:
         return self._pending.get(chunk_id)  # one dictionary read: atomic, no lock
 
-    def keep(self, chunk_id: ChunkId, data: Bytes, room_for: Callable[[int], Room]) -> bool:
-        """Write a chunk where `room_for(length)` says, and let it join a group; false if it is stored already.
+    def keep(self, chunk_id: ChunkId, data: Bytes, spot_for: Callable[[int], Spot]) -> bool:
+        """Write a chunk where `spot_for(length)` says, and let it join a group; false if it is stored already.
 
         Of two callers with one id the second waits for the first. Raises StoreFailed."""
         with self._changed:
@@ -110,18 +120,18 @@ class Groups:
             generation = self._vacancy(chunk_id)
             if generation is None:
                 return False
-            self._write(chunk_id, data, room_for(len(data)), generation)
+            self._write(chunk_id, data, spot_for(len(data)), generation)
             return True
         finally:
             with self._changed:
                 self._writing.discard(chunk_id)
                 self._changed.notify_all()
 
-    def keep_copy(self, chunk_id: ChunkId, data: Bytes, room: Room) -> None:
+    def keep_copy(self, chunk_id: ChunkId, data: Bytes, spot: Spot) -> None:
         """Write one more place of a chunk that is stored or pending elsewhere. Raises StoreFailed."""
         with self._changed:
             self._wait_until(lambda: not self._crowded)
-        self._write(chunk_id, data, room, None)
+        self._write(chunk_id, data, spot, None)
 
     def complete(self, completion: Completion) -> None:
         """Record a large file after everything put so far. The caller entered the slab once more for this."""
@@ -170,8 +180,8 @@ class Groups:
         if not ready():
             raise StoreFailed("the store's writer has ended" if self._ended else f"no write ended in {PATIENCE:.0f} s")
 
-    def _write(self, chunk_id: ChunkId, data: Bytes, room: Room, generation: int | None) -> None:
-        slab, offset = room
+    def _write(self, chunk_id: ChunkId, data: Bytes, spot: Spot, generation: int | None) -> None:
+        slab, offset = spot
         try:
             slab.reserve(offset, len(data))
             slab.write(data, offset)
@@ -207,6 +217,12 @@ class Groups:
         self._work.notify()
 
     # --- the thread
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether nothing waits behind the group at hand: what was granted may be needed elsewhere."""
+        with self._changed:
+            return self._group.empty and not self._closed
 
     def _run(self) -> None:
         try:
@@ -254,6 +270,8 @@ class Groups:
             for slab, _ in group.rows:
                 slab.broken = True
                 slab.retire()
+        if self._quiet:
+            self._allowance.settle()
         with self._changed:
             for _, extent in group.rows:
                 place = self._pending.get(extent.chunk_id)

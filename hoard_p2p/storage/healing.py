@@ -12,7 +12,8 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId, chunk_id, short
@@ -55,6 +56,12 @@ class Wounds:
     def of(self, identifier: ChunkId) -> tuple[Place, ...]:
         with self._lock:
             return tuple(self._places.get(identifier, ()))
+
+    def in_slab(self, slab: int) -> list[Place]:
+        with self._lock:
+            if slab not in self._open:
+                return []
+            return [place for places in self._places.values() for place in places if place.slab == slab]
 
     def is_last(self, place: Place) -> bool:
         """Whether the slab of `place` has all of its file again once this place is healed."""
@@ -142,6 +149,21 @@ class Healer:
                 data = self._good(identifier, Place(slab, offset, length, 1))
                 if data is not None:
                     self.heal(identifier, data)
+
+    @contextmanager
+    def still(self) -> Iterator[Callable[[int], list[Place]]]:
+        """Nobody is healed or quarantined inside this block; gives the places of a slab that await good bytes."""
+        with self._turn:
+            yield self._wounds.in_slab
+
+    def give_up(self, ids: Iterable[ChunkId]) -> None:
+        """These chunks are wanted no more: their damaged places are not healed."""
+        if not len(self._wounds):
+            return
+        for identifier in ids:
+            with self._turn:
+                for place in self._wounds.of(identifier):
+                    self._wounds.close(identifier, place, healed=False)
 
     def _heal(self, identifier: ChunkId, place: Place, data: Bytes) -> Place | None:
         """Write the bytes, make them durable, list the place again (I2). None if the slab does not allow it."""

@@ -4,18 +4,24 @@ py-lmdb facts that bind here: never `buffers=True` (with a map resize it crashes
 once per process and never in a child of a process that had it open; `lock=False` would hide a reader from the writer.
 """
 
+import errno
+import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
-from hoard_p2p.errors import Refused, StoreFailed
+from hoard_p2p.errors import Refused, StoreFailed, StoreFull
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -24,6 +30,20 @@ MIN_MAP = 64 << 30
 LEAST_MAP = 1 << 30
 """Where address space is limited the map is halved down to this, and no further."""
 RESIZE_WAIT = 60.0
+PAGE = 16_384
+"""Rows that `Index.pages` reads in one transaction."""
+_TICK = b"tick"
+NEARLY_FULL = 0.9
+"""Part of the map from which on it is enlarged (by a quarter) before the next write."""
+WRITER_SLOTS, READER_SLOTS = 32, 2
+"""Entries of the reader table that the node, and another process, take when they open the index, and keep: those who
+come later cannot keep them from reading. The node has about as many threads that read at one time."""
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TABLE_AT = 128
+"""Where the entries begin in LMDB's lock file (mdb.c: MDB_txninfo, two cache lines of header; entries of one line each
+with the transaction, then the pid). Read for messages alone."""
 
 
 class Table(Enum):
@@ -45,6 +65,13 @@ READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Tabl
 """What readers in other processes need. These exist in a store of any version: a mount may be newer than its node."""
 
 
+class Reader(NamedTuple):
+    """A read transaction under way, in whatever process: it sees the index as transaction `txn` left it."""
+
+    pid: int
+    txn: int
+
+
 class Transaction:
     """One LMDB transaction; valid inside the `with` that gave it."""
 
@@ -53,6 +80,11 @@ class Transaction:
     def __init__(self, txn: Any, tables: dict[Table, Any]) -> None:
         self._txn = txn
         self._tables = tables
+
+    @property
+    def number(self) -> int:
+        """Of a write transaction: its own. Of a read transaction: that of the last commit that it sees."""
+        return int(self._txn.id())
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         value: bytes | None = self._txn.get(key, db=self._tables[table])
@@ -73,6 +105,19 @@ class Transaction:
                     return
                 yield key, value
 
+    def scan_from(self, table: Table, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All keys from `key` on, and their values, in key order. Do not change the table meanwhile."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if cursor.set_range(key):
+            yield from cursor
+
+    def page(self, table: Table, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to `limit` rows whose keys are greater than `after`, in key order."""
+        cursor = self._txn.cursor(db=self._tables[table])
+        if not (cursor.set_range(after + b"\0") if after else cursor.first()):
+            return []
+        return list(islice(cursor, limit))
+
     def count(self, table: Table) -> int:
         return int(self._txn.stat(self._tables[table])["entries"])
 
@@ -90,33 +135,51 @@ class Index:
         tables = Table if create else READ_BY_OTHERS
         self._tables = {table: env.open_db(table.value, create=create) for table in tables}
         self._chunks = self._tables[Table.CHUNKS]
+        self._slots = WRITER_SLOTS if create else READER_SLOTS
+        self._spare: list[Any] = []
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Take the slots. A transaction that was aborted keeps its entry as long as the object lives."""
+        taken = [self._env.begin() for _ in range(self._slots)]
+        for txn in taken:
+            txn.abort()
+        self._spare = taken
 
     @classmethod
     def for_writing(cls, path: Path, size: int | None = None) -> "Index":
         """Make it if needed, with a map of `size` bytes (None: `map_size`). Raises StoreFailed."""
-        size = size or map_size(path)
+        wanted = size = size or map_size(path)
         while True:
             try:
                 env = lmdb.open(os.fspath(path), map_size=size, mode=0o660, **_options())
                 env.reader_check()
                 return cls(env, path, create=True)
-            except lmdb.MemoryError as error:  # address space is limited (RLIMIT_AS, some sandboxes)
+            except lmdb.ReadersFullError as error:
+                raise StoreFailed(f"the index {path} cannot be opened: {_table_full(path)}") from error
+            except (lmdb.MemoryError, MemoryError) as error:  # address space is limited (RLIMIT_AS, some sandboxes)
                 size //= 2
                 if size < LEAST_MAP:
-                    raise StoreFailed(f"no address space for the index {path}: {error}; raise ulimit -v") from error
+                    raise StoreFailed(_no_space(path, wanted)) from error
             except lmdb.Error as error:
                 raise StoreFailed(f"the index {path} could not be opened: {error}") from error
 
     @classmethod
     def for_reading(cls, path: Path) -> "Index":
-        """Raises Refused if this user may not: readers write to the index's lock file."""
+        """Raises Refused, with the reason, where this process cannot: readers write to the index's lock file."""
         try:
+            _require_lock(path)
             env = lmdb.open(os.fspath(path), map_size=0, readonly=True, create=False, **_options())
             return cls(env, path, create=False)
+        except lmdb.ReadersFullError as error:
+            raise Refused(f"the index {path} cannot be read: {_table_full(path)}") from error
+        except (lmdb.MemoryError, MemoryError) as error:
+            raise Refused(f"the index {path} cannot be read: {_no_space(path, LEAST_MAP)}") from error
         except (lmdb.Error, OSError) as error:
-            raise Refused(f"the index {path} cannot be opened by this user ({error}); read through the node") from error
+            raise Refused(f"the index {path} cannot be opened by this process ({error})") from error
 
     def close(self) -> None:
+        self._spare.clear()
         self._env.close()
 
     def get_chunk(self, chunk_id: bytes) -> bytes | None:
@@ -126,8 +189,7 @@ class Index:
             value: bytes | None = txn.get(chunk_id)
             return value
         finally:
-            txn.abort()
-            self._gate.leave()
+            self._end_read(txn)
 
     def look_up(self, chunk_id: bytes, use: Callable[[bytes], T]) -> T | None:
         """`use` of the chunk's value, called while the transaction is held; None if there is no such chunk."""
@@ -136,8 +198,7 @@ class Index:
             value = txn.get(chunk_id)
             return None if value is None else use(value)
         finally:
-            txn.abort()
-            self._gate.leave()
+            self._end_read(txn)
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -146,8 +207,7 @@ class Index:
         try:
             yield Transaction(txn, self._tables)
         finally:
-            txn.abort()
-            self._gate.leave()
+            self._end_read(txn)
 
     def _begin_read(self, table: Any) -> Any:
         """A read transaction, begun inside the gate, which the caller leaves."""
@@ -155,6 +215,9 @@ class Index:
             self._gate.enter()
             try:
                 return self._env.begin(table)
+            except lmdb.ReadersFullError:
+                self._gate.leave()
+                self._give_slot()
             except lmdb.MapResizedError:
                 self._gate.leave()
                 self._gate.resize(lambda: self._env.set_mapsize(0))
@@ -162,17 +225,95 @@ class Index:
                 self._gate.leave()
                 raise
 
+    def _end_read(self, txn: Any) -> None:
+        txn.abort()
+        if len(self._spare) < self._slots:  # in the place of one that was given away
+            self._spare.append(txn)
+        self._gate.leave()
+
+    def _give_slot(self) -> None:
+        """The reader table is full: one of the entries that were kept goes to the caller. Raises StoreFailed."""
+        try:
+            self._spare.pop()
+        except IndexError:
+            raise StoreFailed(f"the index {self._path} cannot be read: {_holders(self._pids())}") from None
+
+    def _pids(self) -> list[int]:
+        """Whose the entries of the reader table are."""
+        words = [line.split() for line in str(self._env.readers()).splitlines()]
+        return [int(word[0]) for word in words if word and word[0].isdigit()]
+
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """All or nothing, durable at the end of the block; an exception in the block undoes it. Raises StoreFailed."""
+        """All or nothing, durable at the end of the block; an exception in the block undoes it. Raises StoreFailed,
+        and StoreFull if the map is full."""
         with self._write_lock:
+            self._enlarge(NEARLY_FULL)
             try:
                 with self._env.begin(write=True) as txn:
                     yield Transaction(txn, self._tables)
+            except lmdb.MapFullError as error:
+                self._enlarge(0.0)
+                raise StoreFull(
+                    f"index map full: {self._path} may take {self.map_size >> 20:,} MiB of address space; nothing "
+                    "was changed, try again; if it stays so: raise ulimit -v and restart the node, or remove snapshots"
+                ) from error
             except lmdb.Error as error:
                 raise StoreFailed(
                     f"the index {self._path} could not be written: {error}; nothing was changed"
                 ) from error
+
+    def pages(self, table: Table, size: int = PAGE) -> Iterator[list[tuple[bytes, bytes]]]:
+        """All rows in key order, each page in a transaction of its own, which is over when the page is handed out."""
+        after = b""
+        while True:
+            with self.read() as txn:
+                rows = txn.page(table, after, size)
+            if not rows:
+                return
+            yield rows
+            after = rows[-1][0]
+
+    # --- for whoever gives space back
+
+    @property
+    def map_size(self) -> int:
+        """Bytes that the index may take."""
+        return int(self._env.info()["map_size"])
+
+    @property
+    def last_transaction(self) -> int:
+        """The number of the last commit."""
+        return int(self._env.info()["last_txnid"])
+
+    def readers(self) -> list[Reader]:
+        """The read transactions under way in all processes; those of dead processes are cleared first.
+
+        One that begins just now may be missing if it began before the last commit: its entry is written, but perhaps
+        not seen by this processor yet. Nobody is missing who began before the commit before that."""
+        self._env.reader_check()
+        lines = (line.split() for line in self._env.readers().splitlines()[1:])
+        return [Reader(int(pid), int(txn)) for pid, _, txn in lines if txn != "-"]
+
+    def tick(self) -> None:
+        """Commit, so that `last_transaction` moves on. Raises StoreFailed."""
+        with self.write() as txn:
+            txn.put(Table.META, _TICK, txn.number.to_bytes(8, "little"))
+
+    def _enlarge(self, full: float) -> None:
+        """Where more than that part of the map is used, make it a quarter larger: that costs address space alone. If
+        there is none, the present one goes on."""
+        info = self._env.info()
+        size = int(info["map_size"])
+        if (info["last_pgno"] + 1) * _PAGE <= full * size:
+            return
+        larger = (size + size // 4) // _PAGE * _PAGE
+        try:
+            self._gate.resize(lambda: self._env.set_mapsize(larger))
+        except (lmdb.Error, MemoryError, StoreFailed) as error:
+            log.info("the map of the index %s stays at %d bytes: %s", self._path, size, error)
+        else:
+            log.info("the map of the index %s was enlarged to %d bytes", self._path, larger)
 
 
 class _ResizeGate:
@@ -217,6 +358,45 @@ def map_size(path: Path) -> int:
     so this costs nothing until it is used."""
     disk = os.statvfs(path)
     return max(MIN_MAP, disk.f_blocks * disk.f_frsize // 16 // MIN_MAP * MIN_MAP)
+
+
+def _require_lock(path: Path) -> None:
+    """Raises OSError if `lock.mdb` may not be written to. On a read-only file system LMDB would go on without it, and
+    nobody would know of this reader."""
+    lock = path / "lock.mdb"
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(lock))
+    if not os.access(lock, os.R_OK | os.W_OK):
+        raise OSError(errno.EACCES, "its lock file may not be written to", os.fspath(lock))
+
+
+def _no_space(path: Path, size: int) -> str:
+    return (
+        f"address space is limited too much: the index {path} wants a map of {size >> 20:,} MiB, and at least "
+        f"{LEAST_MAP >> 20:,} MiB beside what Python needs (about 1,000 MiB); raise ulimit -v "
+        f"(ulimit -v unlimited, LimitAS=infinity of systemd)"
+    )
+
+
+def _table_full(path: Path) -> str:
+    """What a full reader table means, and whose the entries are. Only for a process that has not opened the index: to
+    close the lock file here would give its entries up."""
+    with suppress(OSError):
+        table = (path / "lock.mdb").read_bytes()[_TABLE_AT:]
+        pids = (int.from_bytes(table[at + 8 : at + 12], "little") for at in range(0, len(table) - 63, 64))
+        return _holders([pid for pid in pids if pid])
+    return _holders([])
+
+
+def _holders(pids: list[int]) -> str:
+    shown = ", ".join(f"pid {pid} ({count:,}{_command(pid)})" for pid, count in Counter(pids).most_common(3))
+    return f"its reader table is full, {len(pids):,} entries; most are held by: {shown or 'unknown'}; end some of them"
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return ", " + Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def _options() -> dict[str, Any]:

@@ -7,16 +7,20 @@ from hoard_p2p.errors import BadRequest
 from hoard_p2p.ids import ID_SIZE, SnapshotId
 from hoard_p2p.storage.index import Table, Transaction
 from hoard_p2p.storage.records import (
+    LeaseRecord,
     RefRecord,
     SnapshotRecord,
+    decode_lease,
     decode_ref,
     decode_snapshot,
+    encode_lease,
     encode_ref,
     encode_snapshot,
 )
 
 MAX_REF_NAME = 511
 """Bytes of UTF-8: the longest key LMDB takes."""
+_FORCED_END = b"forced_end"
 _U32 = struct.Struct(">I")  # keys sort by number
 
 
@@ -67,6 +71,44 @@ def holds(txn: Transaction, snapshot: SnapshotId) -> set[int]:
     return {_U32.unpack_from(key, ID_SIZE)[0] for key, _ in txn.scan(Table.HOLDS, snapshot)}
 
 
-def drop_holds(txn: Transaction, snapshot: SnapshotId) -> None:
-    for key in [key for key, _ in txn.scan(Table.HOLDS, snapshot)]:
-        txn.delete(Table.HOLDS, key)
+def drop_holds(txn: Transaction, snapshot: SnapshotId, segments: Iterable[int] | None = None) -> None:
+    """`segments` None: all."""
+    numbers = holds(txn, snapshot) if segments is None else segments
+    for segment in numbers:
+        txn.delete(Table.HOLDS, snapshot + _U32.pack(segment))
+
+
+def held_snapshots(txn: Transaction) -> set[SnapshotId]:
+    return {SnapshotId(key[:ID_SIZE]) for key, _ in txn.scan(Table.HOLDS)}
+
+
+def forget_snapshot(txn: Transaction, snapshot: SnapshotId) -> None:
+    """As if nobody had ever told of it."""
+    for table in (Table.SNAPSHOTS, Table.ROOTS):
+        txn.delete(table, snapshot)
+    drop_holds(txn, snapshot)
+
+
+def put_lease(txn: Transaction, lease: LeaseRecord) -> None:
+    txn.put(Table.LEASES, _lease_key(lease.snapshot, lease.device), encode_lease(lease))
+
+
+def drop_lease(txn: Transaction, snapshot: SnapshotId, device: str) -> None:
+    txn.delete(Table.LEASES, _lease_key(snapshot, device))
+
+
+def all_leases(txn: Transaction) -> list[LeaseRecord]:
+    return [decode_lease(key, value) for key, value in txn.scan(Table.LEASES)]
+
+
+def _lease_key(snapshot: SnapshotId, device: str) -> bytes:
+    return snapshot + device.encode("utf-8", "surrogateescape")[:64]
+
+
+def note_forced_end(txn: Transaction, boot_id: bytes) -> None:
+    txn.put(Table.META, _FORCED_END, boot_id)
+
+
+def had_forced_end(txn: Transaction, boot_id: bytes) -> bool:
+    """Whether a mount ended by force since the machine started."""
+    return txn.get(Table.META, _FORCED_END) == boot_id

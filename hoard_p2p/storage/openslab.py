@@ -12,10 +12,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from hoard_p2p.errors import Corrupt
+from hoard_p2p.errors import Corrupt, StoreFull
 from hoard_p2p.ids import Bytes
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
 from hoard_p2p.storage import sidecar
+from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
 
 SHARED_SIZE = 1 << 30
@@ -24,6 +25,7 @@ SMALL_RUN = 64 << 10
 """Chunks under a block are packed into runs of this size, so that they do not push others off the boundaries."""
 RESERVE = 16 << 20
 """A shared slab reserves space this far ahead: few calls for a busy writer, little waste for an idle one."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _MODE = 0o640
 
@@ -66,7 +68,7 @@ class OpenSlab:
 
     Users are writes under way and extents not yet committed: until those are settled the lock must stay."""
 
-    def __init__(self, handle: SlabHandle) -> None:
+    def __init__(self, handle: SlabHandle, allowance: Allowance) -> None:
         self.slab = handle.slab
         self.kind = handle.kind
         self.broken = False
@@ -77,6 +79,9 @@ class OpenSlab:
         self._retired = False
         self._reserved = 0
         self._used = 0
+        self._allowance = allowance
+        self._space = threading.Lock()
+        self._blocks = blocks_of(self._data, self._sidecar)
 
     def enter(self) -> bool:
         """Become a user; False if the slab is retired, or was deleted under us (then ask for another)."""
@@ -113,10 +118,11 @@ class OpenSlab:
                     self._close()
 
     def reserve(self, offset: int, length: int) -> None:
-        """See to it that a later write there cannot fail for lack of space. Raises OSError."""
+        """See to it that a later write there cannot fail for lack of space. Raises OSError, and StoreFull before
+        anything is written."""
         end = offset + length
         if self.kind is SlabKind.FILE:
-            os.posix_fallocate(self._data, offset, length)
+            self._allocate(offset, length)
             return
         with self._lock:
             if end > self._reserved:
@@ -127,13 +133,32 @@ class OpenSlab:
         start = self._reserved
         ahead = min(SHARED_SIZE, start + max(1, -(-(end - start) // RESERVE)) * RESERVE)
         try:
-            os.posix_fallocate(self._data, start, ahead - start)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
+            self._allocate(start, ahead - start)
+        except StoreFull:
             ahead = align(end)  # nearly full: what is needed may still fit
-            os.posix_fallocate(self._data, start, ahead - start)
+            self._allocate(start, ahead - start)
         self._reserved = ahead
+
+    def _allocate(self, offset: int, length: int) -> None:
+        self._allowance.take(length)
+        try:
+            os.posix_fallocate(self._data, offset, length)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                full = StoreFull(f"the store is full: no {length} bytes for slab {self.slab}: {error.strerror}")
+                self._allowance.refuse(length, full)
+                raise full from error
+            raise
+        finally:
+            self._allowance.done(length)
+            self.note_space()
+
+    def note_space(self) -> None:
+        """Tell by how much the slab grew on the disk since it was last noted."""
+        with self._space:
+            now = blocks_of(self._data, self._sidecar)
+            self._allowance.changed(now - self._blocks)
+            self._blocks = now
 
     def write(self, data: Bytes, offset: int) -> None:
         """Raises OSError."""
@@ -156,11 +181,13 @@ class OpenSlab:
         """Data and sidecar are on disk when this returns. Raises OSError."""
         os.fdatasync(self._data)
         os.fdatasync(self._sidecar)
+        self.note_space()
 
     def _close(self) -> None:
         with contextlib.suppress(OSError):  # the reserved space is given back at the next start (trim)
             if self.kind is SlabKind.SHARED and self._reserved:
                 os.ftruncate(self._data, self._used)
+        self.note_space()
         os.close(self._data)
         os.close(self._sidecar)
 
@@ -227,7 +254,6 @@ def _trim_one(path: Path, size: int) -> None:
             os.ftruncate(data.fileno(), used)
 
 
-def used_bytes(data_dir: DataDir) -> int:
-    """Disk space of all slabs and sidecars, by their blocks."""
-    with os.scandir(data_dir.slabs) as entries:
-        return sum(entry.stat().st_blocks * 512 for entry in entries)
+def blocks_of(*fds: int) -> int:
+    """Disk space of open files, as `du` counts it."""
+    return sum(os.fstat(fd).st_blocks for fd in fds) * 512

@@ -92,6 +92,10 @@ class StoreReader:
         if the slab is not there."""
         return self._slabs.get(slab)
 
+    def forget_slab(self, slab: int) -> None:
+        """Keep the slab open no longer than somebody reads it."""
+        self._slabs.forget(slab)
+
     def open_slab(self, slab: int) -> int:
         """See FileSlabs."""
         return self._slabs.open_apart(slab)

@@ -7,7 +7,7 @@ checks its own crc.
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from hoard_p2p.ids import ID_SIZE, SnapshotId
 from hoard_p2p.interfaces import Place, SlabKind
@@ -25,8 +25,11 @@ _SNAPSHOT = struct.Struct(
     "<B32sQQHBQBQH"
 )  # version, id, created, last used, replicas, pinned, keep, shown, removed, len
 _STAMP = struct.Struct("<QI16s")
+_LEASE = struct.Struct("<BQQIQ16sH")  # version, since, renewed, pid, its start time, boot id, length of mount point
 _REF = struct.Struct("<BHB32sB")  # version, length of name, is set, snapshot, length of history
 _VERSION = 1
+_SNAPSHOT_VERSION = 2
+"""The stamp of the pin follows the source; version 1 ends with the source."""
 _KINDS = (SlabKind.SHARED, SlabKind.FILE)
 
 NO_KEY = bytes(16)
@@ -38,6 +41,10 @@ class Stamp(NamedTuple):
     wall_ms: int
     counter: int
     node: "NodeId"
+
+
+NEVER = Stamp(0, 0, cast("NodeId", bytes(16)))
+"""Of a pin that nobody ever set."""
 
 
 class PastValue(NamedTuple):
@@ -53,7 +60,7 @@ class SnapshotRecord:
 
     `created`, `last_used`, `removed` are nanoseconds since the epoch; `removed` 0 means alive, else it is a tombstone.
     `keep` is how many seconds after its last use an unnamed snapshot lives. `shown`: visible to users (I11). `source`
-    is a label for people, cut to 65,535 bytes of UTF-8.
+    is a label for people, cut to 65,535 bytes of UTF-8. `pin_stamp`: when and by whom `pinned` was set.
     """
 
     id: SnapshotId
@@ -65,6 +72,23 @@ class SnapshotRecord:
     shown: bool
     source: str
     removed: int = 0
+    pin_stamp: Stamp = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """A mount that uses a snapshot, so that a node that starts again does not take it for unused. `device`:
+    MAJOR:MINOR; `pid` and `start_time` (of /proc/PID/stat): its supervisor; `since`, `renewed`: nanoseconds since the
+    epoch; `boot_id`: 16 bytes, of the machine's start."""
+
+    snapshot: SnapshotId
+    device: str
+    mountpoint: str
+    pid: int
+    start_time: int
+    boot_id: bytes
+    since: int
+    renewed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +160,7 @@ def decode_file(value: bytes) -> FileSlab:
 def encode_snapshot(record: SnapshotRecord) -> bytes:
     source = record.source.encode("utf-8", "surrogateescape")[:0xFFFF]
     head = _SNAPSHOT.pack(
-        _VERSION,
+        _SNAPSHOT_VERSION,
         record.id,
         record.created,
         record.last_used,
@@ -147,15 +171,33 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         record.removed,
         len(source),
     )
-    return head + source
+    return head + source + _STAMP.pack(*record.pin_stamp)
 
 
 def decode_snapshot(value: bytes) -> SnapshotRecord:
-    _, name, created, last_used, replicas, pinned, keep, shown, removed, length = _SNAPSHOT.unpack_from(value)
-    source = value[_SNAPSHOT.size : _SNAPSHOT.size + length].decode("utf-8", "surrogateescape")
+    version, name, created, last_used, replicas, pinned, keep, shown, removed, length = _SNAPSHOT.unpack_from(value)
+    end = _SNAPSHOT.size + length
+    source = value[_SNAPSHOT.size : end].decode("utf-8", "surrogateescape")
+    stamp = _decode_stamp(value, end) if version >= _SNAPSHOT_VERSION else NEVER
     return SnapshotRecord(
-        SnapshotId(name), created, last_used, replicas, bool(pinned), keep, bool(shown), source, removed
+        SnapshotId(name), created, last_used, replicas, bool(pinned), keep, bool(shown), source, removed, stamp
     )
+
+
+def encode_lease(record: LeaseRecord) -> bytes:
+    """The value; snapshot and device are its key."""
+    where = record.mountpoint.encode("utf-8", "surrogateescape")[:0xFFFF]
+    return (
+        _LEASE.pack(_VERSION, record.since, record.renewed, record.pid, record.start_time, record.boot_id, len(where))
+        + where
+    )
+
+
+def decode_lease(key: bytes, value: bytes) -> LeaseRecord:
+    _, since, renewed, pid, start_time, boot_id, length = _LEASE.unpack_from(value)
+    where = value[_LEASE.size : _LEASE.size + length].decode("utf-8", "surrogateescape")
+    snapshot, device = SnapshotId(key[:ID_SIZE]), key[ID_SIZE:].decode("utf-8", "surrogateescape")
+    return LeaseRecord(snapshot, device, where, pid, start_time, boot_id, since, renewed)
 
 
 def encode_ref(record: RefRecord) -> bytes:

@@ -60,6 +60,11 @@ def read_header(fd: int) -> SidecarHeader:
     return SidecarHeader(slab, start, size, _KINDS[kind])
 
 
+def is_sound(fd: int) -> bool:
+    """Whether every record counts, but for a torn one at the end: then nothing that was listed is missing."""
+    return sum(1 for _ in scan(fd)) == (os.fstat(fd).st_size - HEADER_SIZE) // RECORD_SIZE
+
+
 def scan(fd: int) -> Iterator[Extent]:
     """Every extent that the sidecar lists, in the order written; records with a wrong crc and a torn tail are left out.
 

@@ -75,6 +75,11 @@ class SlabFiles:
                 self._open.popitem(last=False)
             return self._open.setdefault(slab, fresh)
 
+    def forget(self, slab: int) -> None:
+        """Keep it open no longer."""
+        with self._lock:
+            self._open.pop(slab, None)
+
     def open_apart(self, slab: int) -> int:
         """A descriptor of the slab that is the caller's alone. Raises as `get` does."""
         file = self._open_slab(slab)

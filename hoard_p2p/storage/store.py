@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 
+from hoard_p2p.config import DEFAULT_FLOOR, Floor, parse_floor
 from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
@@ -24,9 +25,19 @@ from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table, Transaction
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
-from hoard_p2p.storage.openslab import make_slab, reopen_slab, trim, used_bytes
+from hoard_p2p.storage.openslab import blocks_of, make_slab, reopen_slab, trim
 from hoard_p2p.storage.reader import StoreReader
-from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
+from hoard_p2p.storage.reclaim import Reclaimer
+from hoard_p2p.storage.records import (
+    FileSlab,
+    LeaseRecord,
+    RefRecord,
+    SlabRecord,
+    SnapshotRecord,
+    encode_ref,
+    encode_snapshot,
+)
+from hoard_p2p.storage.room import Room, size_of
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.writer import ChunkWriter
 
@@ -36,6 +47,7 @@ MOST_COPIED = 1 << 30
 _NODE_ID = b"node_id"
 _START = b"start"
 _CAPACITY = b"capacity"
+_FLOOR = b"floor"
 _U64 = struct.Struct("<Q")
 
 
@@ -57,7 +69,11 @@ class Store:
         self._reader = StoreReader(self._index, data_dir, owns_index=False)
         undo.callback(self._reader.close)
         self._healer = Healer(self._index, self._reader)
+        trim(data_dir)
+        self.room = Room(data_dir, self.capacity(), self.floor())
         self._writers: list[ChunkWriter] = []
+        self.reclaimer = Reclaimer(self._index, self._reader, data_dir, self._healer, self._writers)
+        undo.callback(self.reclaimer.close)
         self._continued: set[int] = set()
         """File slabs of earlier starts whose lock this one had: their former writers are gone."""
         self._undo = undo
@@ -78,7 +94,6 @@ class Store:
                 layout.make()
                 undo.callback(NodeLock(layout.lock).release)
                 store = cls(layout, undo)
-                trim(layout)
                 if not exists:
                     layout.write_format()
             except OSError as error:
@@ -129,14 +144,23 @@ class Store:
             slab = chunks.add_slab(txn, record)
         try:
             path = self._layout.slab(kind, self.start_number, slab)
-            return make_slab(path, SidecarHeader(slab, self.start_number, size, kind))
+            handle = make_slab(path, SidecarHeader(slab, self.start_number, size, kind))
+            self.room.turn(0, blocks_of(handle.data_fd, handle.sidecar_fd))
+            return handle
         except OSError as error:
             with self._index.write() as txn:
                 chunks.drop_slab(txn, slab)
             raise StoreFailed(f"no new slab in {self._layout.slabs}: {error}") from error
 
+    def grant(self, size: int) -> None:
+        self.room.grant(size)
+
+    def give_back(self, size: int, taken: int = 0) -> None:
+        self.room.turn(size, taken)
+
     def commit(self, extents: Sequence[Extent]) -> None:
         """See SlabBroker. Also raises BadRequest or Refused if a slab is neither made nor continued in this start."""
+        self.reclaimer.committed(extent.chunk_id for extent in extents)
         with self._index.write() as txn:
             for slab in {extent.slab for extent in extents} - self._continued:
                 chunks.own_slab(txn, slab, self.start_number)
@@ -220,6 +244,18 @@ class Store:
     def set_capacity(self, size: int) -> None:
         with self._index.write() as txn:
             txn.put(Table.META, _CAPACITY, _U64.pack(size))
+        self.room.limit(capacity=size)
+
+    def floor(self) -> Floor:
+        """What stays free of the file system; the default if none was ever set."""
+        with self._index.read() as txn:
+            raw = txn.get(Table.META, _FLOOR)
+        return parse_floor(raw.decode()) if raw else DEFAULT_FLOOR
+
+    def set_floor(self, floor: Floor) -> None:
+        with self._index.write() as txn:
+            txn.put(Table.META, _FLOOR, str(floor).encode())
+        self.room.limit(floor=floor)
 
     def extents_count(self) -> int:
         """Number of chunks that have a place."""
@@ -228,7 +264,7 @@ class Store:
 
     def used_bytes(self) -> int:
         """What slabs and sidecars take on the disk, reserved space included. Looks at every slab."""
-        return used_bytes(self._layout)
+        return size_of(self._layout.slabs)
 
     # --- snapshots
 
@@ -265,6 +301,12 @@ class Store:
             txn.delete(Table.ROOTS, snapshot)
             ledger.drop_holds(txn, snapshot)
 
+    def forget_snapshot(self, snapshot: SnapshotId) -> None:
+        """Drop record, root and holds of a snapshot that nobody was told of, without a tombstone. A rebuild from the
+        journal may bring it back, hidden as it was."""
+        with self._index.write() as txn:
+            ledger.forget_snapshot(txn, snapshot)
+
     # --- refs and holds
 
     def put_ref(self, ref: RefRecord) -> None:
@@ -283,9 +325,48 @@ class Store:
         with self._index.write() as txn:
             ledger.add_holds(txn, snapshot, segments)
 
+    def drop_holds(self, snapshot: SnapshotId, segments: Iterable[int]) -> None:
+        """This node need not keep these segments any more; their chunks are left to eviction."""
+        with self._index.write() as txn:
+            ledger.drop_holds(txn, snapshot, segments)
+
     def holds(self, snapshot: SnapshotId) -> set[int]:
         with self._index.read() as txn:
             return ledger.holds(txn, snapshot)
+
+    def held_snapshots(self) -> set[SnapshotId]:
+        """Those that this node keeps segments of."""
+        with self._index.read() as txn:
+            return ledger.held_snapshots(txn)
+
+    # --- leases of mounts
+
+    def put_lease(self, lease: LeaseRecord) -> None:
+        with self._index.write() as txn:
+            ledger.put_lease(txn, lease)
+
+    def drop_lease(self, snapshot: SnapshotId, device: str) -> None:
+        with self._index.write() as txn:
+            ledger.drop_lease(txn, snapshot, device)
+
+    def leases(self) -> list[LeaseRecord]:
+        with self._index.read() as txn:
+            return ledger.all_leases(txn)
+
+    def note_forced_end(self) -> None:
+        """A mount ended by force or lazily: until the machine restarts, somebody may still read its backing files."""
+        with self._index.write() as txn:
+            ledger.note_forced_end(txn, boot_id())
+
+    def had_forced_end(self) -> bool:
+        """Whether one did since the machine started."""
+        with self._index.read() as txn:
+            return ledger.had_forced_end(txn, boot_id())
+
+    def listed(self, after: bytes, count: int) -> list[tuple[ChunkId, int]]:
+        """The next `count` chunks of the index behind the id `after`, and the bytes of all their places."""
+        with self._index.read() as txn:
+            return chunks.listed(txn, after, count)
 
     # --- inside
 
@@ -308,6 +389,11 @@ class Store:
             start = _U64.unpack(txn.get(Table.META, _START) or bytes(8))[0] + 1
             txn.put(Table.META, _START, _U64.pack(start))
             return node_id, start
+
+
+def boot_id() -> bytes:
+    """16 bytes that change when the machine restarts."""
+    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
 
 
 def _snapshot_entry(snapshot: SnapshotId, record: SnapshotRecord) -> journal.Entry:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from hoard_p2p.errors import BadRequest, HoardError, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId
 from hoard_p2p.interfaces import Extent, FileSink, Place, SlabBroker, SlabHandle, SlabKind
+from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.filesink import FileSlabSink, LingeringSink
-from hoard_p2p.storage.groups import Groups, Room, WriterSettings
+from hoard_p2p.storage.groups import Groups, Spot, WriterSettings
 from hoard_p2p.storage.openslab import SHARED_SIZE, Cursor, OpenSlab
 from hoard_p2p.storage.reader import StoreReader
 
@@ -23,8 +24,9 @@ class ChunkWriter:
         self._broker = broker
         self._reader = reader
         self._settings = settings or WriterSettings()
-        self._groups = Groups(broker, reader.vacancy, self._settings)
-        self._shared = _SharedRooms(broker)
+        self._allowance = Allowance(broker, self._settings.refused_seconds)
+        self._groups = Groups(broker, reader.vacancy, self._allowance, self._settings)
+        self._shared = _SharedSpots(lambda: self._opened(lambda: broker.new_slab(SlabKind.SHARED, 0)))
         self._lock = threading.Lock()
         self._files: list[FileSlabSink] = []
         self._lingering: OrderedDict[bytes, FileSlabSink] = OrderedDict()
@@ -46,6 +48,7 @@ class ChunkWriter:
             self._shared.close()
             for sink in sinks:
                 sink.abandon()
+            self._allowance.settle()
 
     def __enter__(self) -> "ChunkWriter":
         return self
@@ -136,6 +139,13 @@ class ChunkWriter:
                 self._put_aside(*self._lingering.popitem(last=False))
         return sink
 
+    def put_aside(self, slab: int) -> None:
+        """Write the slab no more, if nobody is just doing so; its lock goes when what was put is committed."""
+        self._shared.put_aside(slab)
+        with self._lock:
+            for key in [key for key, sink in self._lingering.items() if sink.slab == slab]:
+                self._put_aside(key, self._lingering.pop(key))
+
     def _put_aside(self, file_key: bytes, sink: FileSlabSink) -> None:
         sink.abandon()
         self._leaving = {key: known for key, known in self._leaving.items() if not known.closed}
@@ -143,27 +153,36 @@ class ChunkWriter:
             self._leaving[file_key] = sink
 
     def _file_sink(self, size: int, make_slab: Callable[[], SlabHandle]) -> FileSlabSink:
-        return FileSlabSink(size, self._groups, self, lambda: _from_broker(make_slab), self._settings.copy_share)
+        return FileSlabSink(size, self._groups, self, lambda: self._opened(make_slab), self._settings.copy_share)
+
+    def _opened(self, make_slab: Callable[[], SlabHandle]) -> OpenSlab:
+        """Whatever keeps a broker from making a slab (its node is gone, say) is, to who puts, a store that failed."""
+        try:
+            return OpenSlab(make_slab(), self._allowance)
+        except StoreFailed:
+            raise
+        except HoardError as error:
+            raise StoreFailed(f"no slab to write to: {error}") from error
 
 
-class _SharedRooms:
-    """Room for chunks in shared slabs, one slab after the other."""
+class _SharedSpots:
+    """Spots for chunks in shared slabs, one slab after the other."""
 
-    def __init__(self, broker: SlabBroker) -> None:
-        self._broker = broker
+    def __init__(self, make_slab: Callable[[], OpenSlab]) -> None:
+        self._make_slab = make_slab
         self._lock = threading.Lock()
         self._slab: OpenSlab | None = None
         self._cursor = Cursor(SHARED_SIZE)
         self._closed = False
 
-    def take(self, length: int) -> Room:
+    def take(self, length: int) -> Spot:
         """Raises StoreFailed."""
         with self._lock:
             while True:
                 slab = self._entered()
                 offset = self._cursor.take(length)
                 if offset is not None:
-                    return Room(slab, offset)
+                    return Spot(slab, offset)
                 slab.leave()
                 slab.retire()
 
@@ -173,23 +192,19 @@ class _SharedRooms:
             if self._slab is not None:
                 self._slab.retire()
 
+    def put_aside(self, slab: int) -> None:
+        with self._lock:
+            if self._slab is not None and self._slab.slab == slab:
+                self._slab.retire()
+                self._slab = None
+
     def _entered(self) -> OpenSlab:
         if self._closed:
             raise StoreFailed("the store's writer is closed")
         if self._slab is None or not self._slab.enter():
             if self._slab is not None:
                 self._slab.retire()
-            self._slab = OpenSlab(_from_broker(lambda: self._broker.new_slab(SlabKind.SHARED, 0)))
+            self._slab = self._make_slab()
             self._cursor = Cursor(SHARED_SIZE)
             self._slab.enter()
         return self._slab
-
-
-def _from_broker(make_slab: Callable[[], SlabHandle]) -> SlabHandle:
-    """Whatever keeps a broker from making a slab (its node is gone, say) is, to who puts, a store that failed."""
-    try:
-        return make_slab()
-    except StoreFailed:
-        raise
-    except HoardError as error:
-        raise StoreFailed(f"no slab to write to: {error}") from error

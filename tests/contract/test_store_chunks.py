@@ -1,4 +1,5 @@
-"""What every ChunkSink and LocalChunks promises, over the real store and the one in memory."""
+"""What every ChunkSink and LocalChunks promises, over the real store, read by itself and through its node, and the one
+in memory."""
 
 import random
 import threading
@@ -13,8 +14,10 @@ import pytest
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.ids import HOLE, ChunkId, chunk_id
 from hoard_p2p.interfaces import ChunkSink, LocalChunks, Place
+from hoard_p2p.node.through import ThroughNode
 from hoard_p2p.storage.store import Store
 from hoard_p2p.testing.memory import MemorySink
+from tests.node_thread import node_in_thread
 
 KEY = b"the file's key.."
 MIB = 1 << 20
@@ -39,7 +42,13 @@ def in_memory(directory: Path, undo: ExitStack) -> Subject:
     return Subject(sink, sink.chunks, sink.files.get)
 
 
-@pytest.fixture(params=[real, in_memory])
+def through_node(directory: Path, undo: ExitStack) -> Subject:
+    node = undo.enter_context(node_in_thread(directory))
+    chunks = undo.enter_context(ThroughNode(directory, "this is a test"))
+    return Subject(node.writer, chunks, chunks.file_slab)
+
+
+@pytest.fixture(params=[real, through_node, in_memory])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     with ExitStack() as undo:
         yield request.param(tmp_path, undo)

@@ -15,12 +15,14 @@ import pytest
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import SlabKind
+from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
 
 RNG = random.Random(31)
 MIB = 1 << 20
+FORGETFUL = WriterSettings(refused_seconds=0)
 READER = """
 import os, sys
 from pathlib import Path
@@ -112,7 +114,7 @@ from hoard_p2p.storage.index import Index, Table
 index = Index.for_writing(Path(sys.argv[1]), int(sys.argv[2]))
 with index.write() as txn:
     for n in range(int(sys.argv[3])):
-        txn.put(Table.ROOTS, b"%032d" % n, bytes(4000))
+        txn.put(Table.FILES, b"%032d" % n, bytes(4000))
     txn.put(Table.CHUNKS, b"k" * 32, b"%d" % int(sys.argv[3]))
 index.close()
 """
@@ -130,7 +132,7 @@ def test_a_reader_follows_when_the_map_grows(tmp_path: Path) -> None:
     assert index.get_chunk(b"k" * 32) == b"5000"
     grow(512 * MIB, 30_000)
     with index.read() as txn:
-        assert txn.count(Table.ROOTS) == 30_000
+        assert txn.count(Table.FILES) == 30_000
     assert index.look_up(b"k" * 32, bytes.decode) == "30000"
     index.close()
 
@@ -159,7 +161,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 def test_a_put_that_finds_no_space_fails_and_later_ones_work(tmp_path: Path) -> None:
     chunks = [RNG.randbytes(MIB) for _ in range(12)]
-    with Store.open(tmp_path) as store, store.writer() as writer:
+    with Store.open(tmp_path) as store, store.writer(FORGETFUL) as writer:
         with largest_file(8 * MIB):
             stored = [put(writer, data) for data in chunks[:8]]
             with pytest.raises(StoreFailed):
@@ -188,7 +190,7 @@ def small_disk(directory: Path, size: int) -> Iterator[Path]:
 def test_a_full_disk_fails_puts_and_files_and_the_store_recovers_when_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 80 * MIB) as disk:
         (disk / "filler").write_bytes(bytes(60 * MIB))
-        with Store.open(disk / "data") as store, store.writer() as writer:
+        with Store.open(disk / "data") as store, store.writer(FORGETFUL) as writer:
             kept = []
             with pytest.raises(StoreFailed):
                 for _ in range(40):

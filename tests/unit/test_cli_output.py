@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoard_p2p.cli.output import seconds_text, size_text, table, write_json, write_names
-from hoard_p2p.printing import message_text, name_text, printable
+from hoard_p2p.cli.output import seconds_text, table, write_json, write_names
+from hoard_p2p.printing import message_text, name_text, printable, size_text
 
 
 def test_an_ordinary_name_is_shown_as_it_is() -> None:

@@ -17,6 +17,7 @@ from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
 from hoard_p2p.node import framing, ingest
 from hoard_p2p.node.ingest_wire import encode_extents
 from hoard_p2p.node.local import LocalReply, LocalRequest
+from hoard_p2p.testing.rooms import FixedRoom
 from tests.unit.test_node_local import poll, serving
 
 EXTENTS = [Extent(1, 0, 10, ChunkId(b"c" * 32)), Extent(1, 64, 20, ChunkId(b"d" * 32))]
@@ -51,6 +52,13 @@ class Broker:
     def __init__(self) -> None:
         self.committed: list[Extent] = []
         self.made: list[SlabHandle] = []
+        self.room = FixedRoom()
+
+    def grant(self, size: int) -> None:
+        self.room.grant(size)
+
+    def give_back(self, size: int, taken: int = 0) -> None:
+        self.room.give_back(size, taken)
 
     def new_slab(self, kind: SlabKind, size: int) -> SlabHandle:
         handle = SlabHandle(7, kind, size, framing.memfd_of(b"data"), framing.memfd_of(b"sidecar"))

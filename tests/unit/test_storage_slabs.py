@@ -11,10 +11,12 @@ import pytest
 from hoard_p2p.errors import ChunkCorrupt
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
+from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.openslab import BLOCK, RESERVE, SHARED_SIZE, Cursor, OpenSlab, make_slab, reopen_slab, trim
 from hoard_p2p.storage.sidecar import HEADER_SIZE, SidecarHeader
 from hoard_p2p.storage.slabs import SlabFile, SlabFiles
+from hoard_p2p.testing.rooms import FixedRoom
 
 
 def made(layout: DataDir, slab: int = 1, kind: SlabKind = SlabKind.SHARED, size: int = 0) -> SlabHandle:
@@ -23,7 +25,7 @@ def made(layout: DataDir, slab: int = 1, kind: SlabKind = SlabKind.SHARED, size:
 
 
 def entered(handle: SlabHandle) -> OpenSlab:
-    slab = OpenSlab(handle)
+    slab = OpenSlab(handle, Allowance(FixedRoom()))
     assert slab.enter()
     return slab
 

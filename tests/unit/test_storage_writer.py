@@ -56,6 +56,12 @@ class StubbornBroker:
         self.commits.append(list(extents))
         self._inner.commit(extents)
 
+    def grant(self, size: int) -> None:
+        self._inner.grant(size)
+
+    def give_back(self, size: int, taken: int = 0) -> None:
+        self._inner.give_back(size, taken)
+
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         self._inner.complete_file(file_key, slab, complete)
 

@@ -1,0 +1,123 @@
+"""What one writer may still write: room that is asked for in large steps, and given out in small ones."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from hoard_p2p.errors import HoardError, StoreFailed, StoreFull
+from hoard_p2p.interfaces import Grants
+
+STEP = 16 << 20
+"""Bytes that are asked for at once: one question in each 16 MiB of a fast writer, little kept from others by a slow."""
+
+
+class Allowance:
+    """Thread-safe. Of what was granted, a part is free, a part is taken by writes under way, the rest is done with and
+    not yet reported."""
+
+    def __init__(
+        self, broker: Grants, refused_seconds: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """A refusal is believed for `refused_seconds`, by those who ask for as much or more."""
+        self._broker = broker
+        self._refused_seconds = refused_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free = 0
+        self._done = 0
+        self._change = 0
+        self._refused: tuple[float, int, StoreFull] | None = None
+
+    def take(self, size: int) -> None:
+        """May `size` bytes be written? Each that was taken is `done` sooner or later. Raises StoreFull, and StoreFailed
+        if the owner does not answer."""
+        with self._lock:
+            if self._free < size:
+                self._ask(size - self._free)
+            self._free -= size
+
+    def done(self, size: int) -> None:
+        """`size` bytes that were taken lie on the disk, or will not."""
+        with self._lock:
+            self._done += size
+
+    def changed(self, size: int) -> None:
+        """Slabs take `size` more bytes of the disk, negative: fewer."""
+        with self._lock:
+            self._change += size
+
+    def refuse(self, size: int, error: StoreFull) -> None:
+        """The disk itself had no room for `size` bytes."""
+        with self._lock:
+            self._refused = (self._clock() + self._refused_seconds, size, error)
+
+    def settle(self) -> None:
+        """Hand back what is free, and report. Never raises: an owner that is gone counts anew."""
+        with self._lock, contextlib.suppress(HoardError):
+            self._report(self._done + self._free)
+            self._free = 0
+
+    def _report(self, size: int) -> None:
+        if size or self._change:
+            change, self._change, self._done = self._change, 0, 0
+            self._broker.give_back(size, change)
+
+    def _ask(self, size: int) -> None:
+        if self._refused is not None:
+            until, refused, error = self._refused
+            if size >= refused and self._clock() < until:
+                raise StoreFull(str(error))
+            self._refused = None
+        try:
+            self._report(self._done)
+            self._free += self._granted(size)
+        except StoreFull as error:
+            self._refused = (self._clock() + self._refused_seconds, size, error)
+            raise
+        except StoreFailed:
+            raise
+        except HoardError as error:
+            raise StoreFailed(f"no room to write to: {error}") from error
+
+    def _granted(self, size: int) -> int:
+        """A step if there is one, else just what is needed."""
+        if size < STEP:
+            with contextlib.suppress(StoreFull):
+                self._broker.grant(STEP)
+                return STEP
+        self._broker.grant(size)
+        return size
+
+
+class Loan:
+    """What a writer in another process was granted, so that it comes back when that process dies. Thread-safe."""
+
+    def __init__(self, broker: Grants) -> None:
+        self._broker = broker
+        self._lock = threading.Lock()
+        self._granted = 0
+        self._closed = False
+
+    def grant(self, size: int) -> None:
+        """See Grants."""
+        self._broker.grant(size)
+        with self._lock:
+            self._granted += size
+            closed = self._closed
+        if closed:  # the process died while it was asked for
+            self.close()
+
+    def give_back(self, size: int, taken: int) -> None:
+        """See Grants. Never more than was granted."""
+        with self._lock:
+            size = min(size, self._granted)
+            self._granted -= size
+        self._broker.give_back(size, taken)
+
+    def close(self) -> None:
+        """The process is gone."""
+        with self._lock:
+            self._closed = True
+            size, self._granted = self._granted, 0
+        self._broker.give_back(size)

@@ -1,0 +1,199 @@
+"""Giving back the space of one slab: whole blocks that hold nothing that somebody needs, or the slab itself.
+
+Where the slab's lock can be had nobody writes it, and whatever the index does not list is garbage. Where somebody
+writes it, only the dropped extents themselves are known to be nobody's.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from hoard_p2p.errors import Corrupt
+from hoard_p2p.ids import ChunkId
+from hoard_p2p.interfaces import Extent, SlabKind
+from hoard_p2p.storage import extents as chunks
+from hoard_p2p.storage import sidecar
+from hoard_p2p.storage.ghosts import Ghosts
+from hoard_p2p.storage.healing import Healer
+from hoard_p2p.storage.index import Index, Table
+from hoard_p2p.storage.layout import DataDir, sidecar_path
+from hoard_p2p.storage.limbo import Gone, Limbo
+from hoard_p2p.storage.openslab import BLOCK, RESERVE, align
+from hoard_p2p.storage.punching import Span, covered, gaps, in_blocks, is_alone, merged, punch, touched
+from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.records import SlabRecord, decode_places
+
+log = logging.getLogger(__name__)
+
+PIECE = 4096
+"""Extents that are looked up in one transaction."""
+ASIDE = 4
+"""A shared slab that is being written is put aside when one part in so many of it is dead."""
+_ENDED_HARD = b"mounts_ended_hard"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Held(Exception):
+    """A slab's space cannot be returned now; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slab:
+    """A slab that is looked at. `locked`: nobody writes it, and nobody will as long as `fd` is open."""
+
+    number: int
+    record: SlabRecord
+    path: Path
+    fd: int
+    locked: bool
+
+
+class Freeing:
+    """For one thread at a time."""
+
+    def __init__(self, index: Index, reader: StoreReader, layout: DataDir, healer: Healer, limbo: Limbo) -> None:
+        self._index = index
+        self._reader = reader
+        self._layout = layout
+        self._healer = healer
+        self._limbo = limbo
+        self.sends: Counter[tuple[int, int, int]] = Counter()
+        """How often an extent (slab, offset, length) is being sent."""
+        self.ghosts = Ghosts()
+
+    # --- what mounts may still have
+
+    def note_hard_end(self) -> None:
+        """A mount was ended under its users: until the machine starts again, mappings of files that it had opened may
+        be left, which nothing but the files themselves can tell."""
+        with self._index.write() as txn:
+            txn.put(Table.META, _ENDED_HARD, _boot_id())
+
+    def _may_punch(self, slab: Slab) -> bool:
+        """Whether a file slab is no mount's backing file. One whose snapshot nobody leases is none, unless a mount
+        was ended the hard way since this machine started."""
+        with self._index.read() as txn:
+            suspicious = txn.get(Table.META, _ENDED_HARD) == _boot_id()
+        return not suspicious or self.is_alone(slab)
+
+    def is_alone(self, slab: Slab) -> bool:
+        self._reader.forget_slab(slab.number)
+        return is_alone(slab.fd)
+
+    # --- one slab
+
+    @contextlib.contextmanager
+    def opened(self, number: int) -> Iterator[Slab | None]:
+        """None if the index does not list it. Raises OSError."""
+        with self._index.read() as txn:
+            record = chunks.get_slab(txn, number)
+        if record is None:
+            yield None
+            return
+        path = self._layout.slab(record.kind, record.start, number)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            yield Slab(number, record, path, fd, _lock(fd))
+        finally:
+            os.close(fd)
+
+    def is_worth_asking(self, slab: Slab, dead: Sequence[Gone]) -> bool:
+        """Whether so much of a slab is dead that its writer should put it aside."""
+        size = sum(gone.place.length for gone in dead)
+        return slab.record.kind is SlabKind.FILE or size * ASIDE >= os.fstat(slab.fd).st_blocks * 512 - RESERVE
+
+    def free(self, slab: Slab, dead: Sequence[Gone]) -> int:
+        """Give back what `dead` extents, which nobody reads any more, took. Raises OSError, and Held."""
+        wanted = [Span(gone.place.offset, gone.place.offset + gone.place.length) for gone in dead]
+        if slab.locked:
+            return self.clean(slab, wanted)
+        if slab.record.kind is SlabKind.FILE:
+            raise Held(f"slab {slab.number} is being written")
+        whole = (Span(start, align(end)) if end - start >= BLOCK else Span(start, end) for start, end in wanted)
+        return punch(slab.fd, covered(whole))
+
+    def clean(self, slab: Slab, wanted: Iterable[Span] | None = None) -> int:
+        """Give back the blocks that hold nothing (of those that `wanted` touches, if given), or all of the slab if
+        it holds nothing. For a locked slab. Raises OSError, and Held."""
+        with self._healer.still() as wounds:
+            kept = self.kept(slab) + [in_blocks(p.offset, p.length) for p in wounds(slab.number)]
+            if not kept:
+                return self._remove(slab)
+            if slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
+                raise Held(f"slab {slab.number} may be a file that a mount which was ended by force still has mapped")
+            free = gaps(kept, os.fstat(slab.fd).st_size)
+            return punch(slab.fd, free if wanted is None else touched(free, wanted))
+
+    def kept(self, slab: Slab) -> list[Span]:
+        """The blocks that must stay of a locked slab: what is listed, may be seen by a reader, or is being sent."""
+        spans: list[Span] = []
+        for extents in self.listed(slab):  # before limbo: what leaves the index enters limbo first
+            spans = merged([*spans, *(in_blocks(extent.offset, extent.length) for extent in extents)])
+        spans += (in_blocks(gone.place.offset, gone.place.length) for gone in self._limbo.waiting_in(slab.number))
+        spans += (in_blocks(sent[1], sent[2]) for sent in list(self.sends) if sent[0] == slab.number)
+        return spans
+
+    def listed(self, slab: Slab) -> Iterator[list[Extent]]:
+        """The extents that the index lists in a slab, piece by piece: found by its sidecar, which never omits one, or
+        if that is damaged by a look at the whole index."""
+        try:
+            with sidecar_path(slab.path).open("rb") as file:
+                if sidecar.is_sound(file.fileno()):
+                    rest = sidecar.scan(file.fileno())
+                    while piece := list(islice(rest, PIECE)):
+                        yield self._reader.committed(piece)
+                    return
+        except (OSError, Corrupt) as error:
+            log.info("the sidecar of slab %d cannot be used: %s", slab.number, error)
+        yield from self._listed_by_index(slab.number)
+
+    def _listed_by_index(self, slab: int) -> Iterator[list[Extent]]:
+        for rows in self._index.pages(Table.CHUNKS):
+            yield [
+                Extent(slab, place.offset, place.length, ChunkId(chunk_id))
+                for chunk_id, raw in rows
+                for place in decode_places(raw)
+                if place.slab == slab
+            ]
+
+    def _remove(self, slab: Slab) -> int:
+        """Unlist and unlink a slab that holds nothing. The row first: from then on nobody lists a place in it, and a
+        file without a row is removed by the next `leftovers`."""
+        with self._index.write() as txn:
+            chunks.forget_slab(txn, slab.number)
+        self._reader.forget_slab(slab.number)
+        size = os.fstat(slab.fd).st_blocks * 512
+        with contextlib.suppress(OSError):  # what others still have open takes no room then
+            if slab.record.kind is SlabKind.SHARED or self._may_punch(slab):
+                punch(slab.fd, [Span(0, max(BLOCK, align(os.fstat(slab.fd).st_size)))])
+        left = os.fstat(slab.fd).st_blocks * 512
+        unlink_slab(slab.path)
+        if left and not is_alone(slab.fd):
+            self.ghosts.keep(os.dup(slab.fd))
+            return size - left
+        return size
+
+
+def unlink_slab(path: Path) -> None:
+    """The data file first: a sidecar without one says nothing. Raises OSError."""
+    for name in (path, sidecar_path(path)):
+        with contextlib.suppress(FileNotFoundError):
+            name.unlink()
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _boot_id() -> bytes:
+    return _BOOT_ID.read_bytes().strip()

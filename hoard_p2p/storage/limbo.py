@@ -1,0 +1,205 @@
+"""Extents that left the index and may not be punched yet. In memory alone: after a crash they are found by sidecar.
+
+First they wait for readers: whoever looked a place up before transaction T may still read there. LMDB's reader table
+says who that is, in all processes; py-lmdb writes an entry before it reads, but this processor may see it late, so one
+further commit (microseconds are enough, an fsync lies between) has to follow. Then they are *free*, and wait at most
+for those who hold their slab: its writer, a send, a mapping.
+"""
+
+import logging
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from hoard_p2p.ids import ChunkId
+from hoard_p2p.interfaces import Place
+from hoard_p2p.storage.index import Index, Reader
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds after which a reader that delays the return of space is named in the log."""
+_ROW = struct.Struct("<QIB32s")  # offset, length, generation, chunk id
+
+
+class Waiting(NamedTuple):
+    """Space that is not returned yet, and why, in words for people."""
+
+    bytes: int
+    since_seconds: float
+    reason: str
+
+
+class Gone(NamedTuple):
+    """A place that a chunk had."""
+
+    chunk_id: ChunkId
+    place: Place
+
+
+class GoneExtents:
+    """Extents by slab, packed: 45 bytes each, for there may be millions."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, bytearray] = {}
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, gone: Gone) -> None:
+        slab, offset, length, generation = gone.place
+        self._rows.setdefault(slab, bytearray()).extend(_ROW.pack(offset, length, generation, gone.chunk_id))
+        self.size += length
+
+    def slabs(self) -> list[int]:
+        return list(self._rows)
+
+    def of(self, slab: int) -> Iterator[Gone]:
+        for offset, length, generation, chunk_id in _ROW.iter_unpack(bytes(self._rows.get(slab, b""))):
+            yield Gone(ChunkId(chunk_id), Place(slab, offset, length, generation))
+
+    def all(self) -> Iterator[Gone]:
+        for slab in self.slabs():
+            yield from self.of(slab)
+
+    def replace(self, slab: int, rest: Iterable[Gone]) -> None:
+        """`rest` is what is left of a slab's extents."""
+        rows = b"".join(_ROW.pack(*gone.place[1:], gone.chunk_id) for gone in rest)
+        self.size -= sum(gone.place.length for gone in self.of(slab))
+        self._rows.pop(slab, None)
+        if rows:
+            self._rows[slab] = bytearray(rows)
+            self.size += sum(gone.place.length for gone in self.of(slab))
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What one transaction unlisted. `txn` is 0 until it is known, which counts as not committed."""
+
+    extents: GoneExtents = field(default_factory=GoneExtents)
+    since: float = field(default_factory=time.monotonic)
+    txn: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
+    """Why the free extents of a slab are not punched, and since when."""
+
+    reason: str
+    since: float
+
+
+class Limbo:
+    """Thread-safe."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._lock = threading.Lock()
+        self._batches: list[Batch] = []
+        self._free = GoneExtents()
+        self._held: dict[int, _Held] = {}
+        self._named: set[Reader] = set()
+
+    @contextmanager
+    def entering(self) -> Iterator[Batch]:
+        """A batch to be filled inside a write transaction that commits inside this block: whoever sees an extent
+        unlisted finds it here. Forgotten if the block fails."""
+        batch = Batch()
+        with self._lock:
+            self._batches.append(batch)
+        try:
+            yield batch
+        except BaseException:
+            batch.extents = GoneExtents()
+            raise
+        finally:
+            if not batch.extents:
+                with self._lock:
+                    self._batches.remove(batch)
+
+    def settle(self) -> list[Batch]:
+        """Take out the batches that no reader can see any more. Raises StoreFailed if the index cannot be written."""
+        with self._lock:
+            waiting = [batch for batch in self._batches if batch.txn]
+        if not waiting:
+            return []
+        if self._index.last_transaction <= max(batch.txn for batch in waiting):
+            self._index.tick()
+        last = self._index.last_transaction
+        oldest = min((reader.txn for reader in self._index.readers()), default=last)
+        safe = [batch for batch in waiting if batch.txn < last and batch.txn <= oldest]
+        with self._lock:
+            self._batches = [batch for batch in self._batches if batch not in safe]
+        return safe
+
+    def free(self, extents: Iterable[Gone]) -> None:
+        with self._lock:
+            for gone in extents:
+                self._free.add(gone)
+
+    def free_slabs(self) -> list[int]:
+        with self._lock:
+            return sorted(self._free.slabs())
+
+    def free_in(self, slab: int) -> list[Gone]:
+        with self._lock:
+            return list(self._free.of(slab))
+
+    def waiting_in(self, slab: int) -> list[Gone]:
+        """The extents of a slab that readers may still see."""
+        with self._lock:
+            return [gone for batch in self._batches for gone in batch.extents.of(slab)]
+
+    def punched(self, slab: int, rest: Iterable[Gone] = (), reason: str = "") -> None:
+        """The free extents of a slab were given back, but for `rest`, which waits for `reason`."""
+        with self._lock:
+            self._free.replace(slab, rest)
+            if slab in self._free.slabs():
+                since = self._held[slab].since if slab in self._held else time.monotonic()
+                self._held[slab] = _Held(reason, since)
+            else:
+                self._held.pop(slab, None)
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """What is not returned yet. Names a reader in the log once it has been waited for long enough."""
+        now = time.monotonic()
+        readers = self._index.readers() if self._batches else []
+        with self._lock:
+            batches = [batch for batch in self._batches if batch.txn]
+            held = [
+                Waiting(sum(gone.place.length for gone in self._free.of(slab)), now - why.since, why.reason)
+                for slab, why in self._held.items()
+            ]
+        if not batches:
+            return tuple(held)
+        since = now - min(batch.since for batch in batches)
+        newest = max(batch.txn for batch in batches)
+        late = [reader for reader in readers if reader.txn < newest]
+        size = sum(batch.extents.size for batch in batches)
+        return (Waiting(size, since, self._blame(late, since)), *held)
+
+    def _blame(self, late: list[Reader], since: float) -> str:
+        if not late:
+            return "the next commit"
+        oldest = min(late, key=lambda reader: reader.txn)
+        reason = f"{described(oldest.pid)} has been reading the index since before"
+        self._named &= set(late)
+        if since >= PATIENCE and oldest not in self._named:
+            self._named.add(oldest)
+            log.warning("space is not returned for %.0f s now: %s; is it stopped?", since, reason)
+        return reason
+
+
+def described(pid: int) -> str:
+    """A process in words: its number and its command."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        command = ""
+    return f"process {pid} ({command[:80] or 'of another pid namespace, or just ending'})"

@@ -1,0 +1,242 @@
+"""Giving space back: places leave the index, and their blocks the disk as soon as nobody can read there any more.
+
+A freed extent is never given out again: whole blocks are punched, and a slab with nothing left is unlinked. So no
+writer that outlived its node can reach bytes of somebody else, and no reader sees other bytes than those of its chunk.
+docs/concurrency.md has the order of the steps and what a crash leaves at each.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from hoard_p2p.ids import ChunkId
+from hoard_p2p.interfaces import Place
+from hoard_p2p.storage import extents as chunks
+from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.freeing import Freeing, Held
+from hoard_p2p.storage.healing import Healer
+from hoard_p2p.storage.index import Index, Table
+from hoard_p2p.storage.layout import DataDir
+from hoard_p2p.storage.limbo import Gone, Limbo, Waiting
+from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.writer import ChunkWriter
+
+T = TypeVar("T")
+
+STEP = 2000
+"""Chunks that are unlisted in one transaction: a publish waits for the index no longer than that takes."""
+
+
+class Dropped(NamedTuple):
+    """Chunks that lost places, and the bytes of those places."""
+
+    chunks: int
+    bytes: int
+
+    def plus(self, other: "Dropped") -> "Dropped":
+        return Dropped(self.chunks + other.chunks, self.bytes + other.bytes)
+
+
+class Reclaimed(NamedTuple):
+    """Bytes of disk that were returned, and what is not returned yet."""
+
+    bytes: int
+    waiting: tuple[Waiting, ...] = ()
+
+
+class Reclaimer:
+    """See the module. Blocking; safe from several threads."""
+
+    def __init__(
+        self, index: Index, reader: StoreReader, layout: DataDir, healer: Healer, writers: Sequence[ChunkWriter]
+    ) -> None:
+        """`writers`: those of this process, which changes as they come and go."""
+        self._index = index
+        self._reader = reader
+        self._layout = layout
+        self._healer = healer
+        self._writers = writers
+        self._limbo = Limbo(index)
+        self._freeing = Freeing(index, reader, layout, healer, self._limbo)
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()  # who gives space back does it alone
+        self._claims: list[Claims] = []
+        self._fresh: Claims | None = None
+        self._marking = 0
+        self.freed: Callable[[int], None] = lambda size: None
+        """Told how many bytes of disk were returned, each time."""
+
+    # --- unlisting
+
+    def drop(self, ids: Iterable[ChunkId]) -> Dropped:
+        """Unlist every place of these chunks; those that are pending or claimed are left. In several transactions."""
+        return self._unlist_all(sorted(set(ids)), lambda place: True)
+
+    def drop_redundant(self, slabs: Iterable[int]) -> Dropped:
+        """Unlist the places in these file slabs whose chunk has another place, so that the slabs need less room. No
+        leased snapshot may have a file in one of them: it could be read by a mount's kernel itself."""
+        raise NotImplementedError
+
+    def sweep(self, live: Callable[[ChunkId], bool]) -> Dropped:
+        """Go through the whole index and unlist the chunks that are not `live`. Chunks that are committed meanwhile
+        stay; call it inside `marking` if `live` was made before. `live` is asked outside of any transaction."""
+        total = Dropped(0, 0)
+        with self.marking():
+            for page in self._index.pages(Table.CHUNKS):
+                dead = [ChunkId(key) for key, _ in page if not live(ChunkId(key))]
+                total = total.plus(self._unlist_all(dead, lambda place: True))
+        return total
+
+    @contextmanager
+    def marking(self) -> Iterator[None]:
+        """Whatever is committed inside this block is not dropped in it: what is live may be found out meanwhile."""
+        with self._lock:
+            self._marking += 1
+            self._fresh = self._fresh or Claims()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._marking -= 1
+                if not self._marking:
+                    self._fresh.close()
+                    self._fresh = None
+
+    def committed(self, ids: Iterable[ChunkId]) -> None:
+        """The store tells, before the index does, which chunks it is about to list."""
+        if self._marking:
+            with self._lock:
+                if self._fresh is not None:
+                    self._fresh.mark(ids)
+
+    def _unlist_all(self, ids: Iterable[ChunkId], unwanted: Callable[[Place], bool]) -> Dropped:
+        total = Dropped(0, 0)
+        for part in batched(ids, STEP):
+            total = total.plus(self._unlist(part, unwanted))
+        return total
+
+    def _unlist(self, ids: Sequence[ChunkId], unwanted: Callable[[Place], bool]) -> Dropped:
+        count = 0
+        with self._limbo.entering() as batch:
+            with self._index.write() as txn:
+                for chunk_id in ids:
+                    if self._needed(chunk_id):
+                        continue
+                    gone = chunks.unlist(txn, chunk_id, unwanted)
+                    count += bool(gone)
+                    for place in gone:
+                        batch.extents.add(Gone(chunk_id, place))
+                for slab in batch.extents.slabs():
+                    chunks.demote(txn, slab)
+                number = txn.number
+            batch.txn = number
+        return Dropped(count, batch.extents.size)
+
+    def _needed(self, chunk_id: ChunkId) -> bool:
+        return (
+            (self._fresh is not None and self._fresh.has(chunk_id))
+            or any(claims.has(chunk_id) for claims in self._claims)
+            or any(writer.pending(chunk_id) for writer in self._writers)
+        )
+
+    # --- giving back
+
+    def reclaim(self) -> Reclaimed:
+        """Give back what nobody can read any more. Never waits for readers; says what they hold up. Raises StoreFailed
+        if the index cannot be written."""
+        with self._turn:
+            for batch in self._limbo.settle():
+                self._limbo.free(self._unclaimed(list(batch.extents.all())))
+            size = sum(self._give_back(slab) for slab in self._limbo.free_slabs())
+            self._freeing.ghosts.look()
+        if size:
+            self.freed(size)
+        return Reclaimed(size, self._limbo.waiting())
+
+    def _unclaimed(self, gone: list[Gone]) -> list[Gone]:
+        """List those again that a publish relies on; the others. Who looked before they were unlisted marked them
+        before that, and is done looking; who looks later does not find them."""
+        claimed = [each for each in gone if any(claims.has(each.chunk_id) for claims in self._claims)]
+        for part in batched(claimed, STEP):
+            with self._index.write() as txn:
+                for chunk_id, place in part:
+                    chunks.relist(txn, chunk_id, place)
+        taken = set(claimed)
+        return [each for each in gone if each not in taken] if taken else gone
+
+    def _give_back(self, number: int) -> int:
+        """Free what is free in one slab; how many bytes of disk that returned."""
+        gone = self._limbo.free_in(number)
+        sent = [each for each in gone if each.place[:3] in self._freeing.sends]
+        try:
+            size = self._free(number, [each for each in gone if each not in sent])
+        except FileNotFoundError:  # somebody deleted it: its row is removed with the leftovers
+            self._limbo.punched(number)
+            return 0
+        except (OSError, Held) as error:
+            self._limbo.punched(number, gone, str(error))
+            return 0
+        self._limbo.punched(number, sent, f"extents of slab {number} are being sent")
+        return size
+
+    def _free(self, number: int, dead: list[Gone]) -> int:
+        """Raises OSError, Held."""
+        with self._freeing.opened(number) as slab:
+            if slab is None:
+                return 0
+            if slab.locked or not self._freeing.is_worth_asking(slab, dead):
+                return self._freeing.free(slab, dead)
+        for writer in self._writers:  # it may be one of ours, that can go on elsewhere
+            writer.put_aside(number)
+        with self._freeing.opened(number) as slab:
+            return self._freeing.free(slab, dead) if slab else 0
+
+    def leftovers(self) -> Reclaimed:
+        """Garbage that the index never listed, or forgot in a crash; sidecars; empty slabs; rows without files."""
+        return Reclaimed(0)
+
+    @property
+    def ghost_bytes(self) -> int:
+        """Disk space of slabs that were unlinked and that others still have open or mapped."""
+        return self._freeing.ghosts.bytes
+
+    def mounts_ended_hard(self) -> None:
+        """A mount was ended under its users (`umount --force`, a lazy unmount, all of its processes killed)."""
+        self._freeing.note_hard_end()
+
+    def close(self) -> None:
+        """Ask about no ghosts any more; what is in limbo is found again at the next start."""
+        self._freeing.ghosts.close()
+
+    # --- who may not be disturbed
+
+    @contextmanager
+    def sending(self, place: Place) -> Iterator[None]:
+        """The bytes at `place` stay where they are inside this block, if the chunk is listed there when it begins: look
+        the place up before, and once more inside."""
+        key, sends = place[:3], self._freeing.sends
+        with self._lock:
+            sends[key] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                sends[key] -= 1
+                if not sends[key]:
+                    del sends[key]
+
+    def new_claims(self) -> Claims:
+        """A table of marks for a publish; what is marked there is not lost until it is closed."""
+        claims = Claims()
+        with self._lock:
+            self._claims = [known for known in self._claims if not known.closed] + [claims]
+        return claims
+
+
+def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """`rows` in lists of `size`."""
+    rest = iter(rows)
+    while part := list(islice(rest, size)):
+        yield part
