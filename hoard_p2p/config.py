@@ -36,7 +36,8 @@ DEFAULT_FLOOR = Floor(percent=5.0)
 
 class NodeSettings(NamedTuple):
     """What `hoard up` was told. `capacity` in bytes, None: as before, at first the default share of the disk; `floor`
-    as `parse_floor` reads it, empty: as before, at first the default. `port` 0: any free port."""
+    as `parse_floor` reads it, empty: as before, at first the default. `port` 0: any free port. `scrub_days`: the
+    period of the background scrub, 0: none, None: as before."""
 
     data_dir: Path
     host: str
@@ -47,6 +48,7 @@ class NodeSettings(NamedTuple):
     capacity: int | None
     discovery: tuple[str, ...]
     floor: str = ""
+    scrub_days: float | None = None
 
 
 def parse_size(text: str) -> int:

@@ -93,6 +93,10 @@ class StoreFull(StoreFailed):
     """No room: the capacity, the free-space floor or the disk allows no more; the message says how much is missing."""
 
 
+class IndexLost(StoreFailed):
+    """There are slabs here and no index that could be read; the message names the command that makes it again."""
+
+
 class StoreFormatUnknown(HoardError):
     """The data directory was written by a version that this one cannot read."""
 
@@ -149,6 +153,7 @@ WIRE_NAMES: dict[str, type[HoardError]] = {
         DeadlineExceeded,
         StoreFailed,
         StoreFull,
+        IndexLost,
         StoreFormatUnknown,
         MountFailed,
         MountBusy,

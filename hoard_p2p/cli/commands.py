@@ -28,6 +28,7 @@ MODULES = {
     "publish": "publishing",
     "refs": "naming",
     "rm": "naming",
+    "scrub": "scrubbing",
     "status": "nodes",
     "tag": "naming",
     "umount": "mounting",

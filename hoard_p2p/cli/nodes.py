@@ -14,6 +14,7 @@ from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, table, write_json
+from hoard_p2p.cli.scrubbing import scrub_text
 from hoard_p2p.config import NodeSettings, default_cluster, default_name, parse_listen, parse_size
 from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.peer import is_loopback
@@ -58,6 +59,14 @@ _CLEAR = "\x1b[H\x1b[J"
     metavar="URL",
     help="How to find others, any number of times: mdns, static:HOST:PORT,..., static:FILE, none.",
 )
+@click.option(
+    "--scrub-days",
+    type=click.FloatRange(min=0),
+    default=None,
+    metavar="DAYS",
+    help="In so many days everything stored is read and checked once, in the background; 0: never "
+    "[default: as it was, 7 at the first start].",
+)
 @click.option("--detach", is_flag=True, help="Return once the node answers, and leave it running.")
 def up(
     *,
@@ -68,6 +77,7 @@ def up(
     rack: str,
     capacity: int | None,
     discovery: tuple[str, ...],
+    scrub_days: float | None,
     detach: bool,
 ) -> int:
     """Run the node of this machine, until Ctrl-C or `hoard down`.
@@ -92,6 +102,7 @@ def up(
         rack=rack,
         capacity=capacity,
         discovery=discovery,
+        scrub_days=scrub_days,
     )
     if not is_loopback(host):
         complain(OPEN_MODE)
@@ -195,6 +206,7 @@ def _node_text(answer: Fields) -> str:
             f"address   {node.text('url')}",
             f"store     {size_text(store.number('used'))} used (weight {size_text(store.number('capacity'))}), "
             f"{store.number('chunks'):,} chunks, in {printable(node.text('data_dir'))}",
+            *([f"scrub     {scrub_text(answer.fields('scrub'))}"] if answer.body.get("scrub") else []),
         )
     )
 

@@ -18,12 +18,13 @@ from hoard_p2p.cluster.agent import ClusterAgent, Greeting
 from hoard_p2p.cluster.discovery import Advert, parse_discovery
 from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import DEFAULT_REPLICAS
-from hoard_p2p.errors import BadRequest, Refused, SnapshotUnknown, Unavailable
+from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
+from hoard_p2p.node import removal
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
@@ -36,6 +37,7 @@ from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.node.readers import ThroughReaders
 from hoard_p2p.node.retention import Retention
+from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes, weight_of
 from hoard_p2p.storage.records import SnapshotRecord
@@ -122,6 +124,7 @@ class Node:
             executor=self.executor,
         )
         self.retention = Retention(self)
+        self.scrubbing = Scrubbing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id
@@ -290,6 +293,7 @@ class Node:
 
     def detached(self, snapshot: SnapshotId) -> None:
         """A mount of this snapshot has hung up."""
+        self.retention.unmounted()
         if not any(kept.lines and kept.record.snapshot == snapshot for kept in self.mounts.mounts):
             self.demand.left(snapshot)
             self.completer.leave(snapshot)
@@ -304,19 +308,43 @@ class Node:
         if any(segment >= catalog.segments for segment in segments):
             raise BadRequest(f"snapshot {short(snapshot)} has {catalog.segments} segments")
         mine = [number for number in dict.fromkeys(segments) if self._may_keep(catalog, number)]
+        held = await self.blocking(self.store.holds, snapshot)
+        fresh = [number for number in mine if number not in held]
+        await self.blocking(self.store.add_holds, snapshot, fresh)  # before the first chunk: none of it is evicted
+        stored: list[int] = []
+        try:
+            stored = await self._bring(opened, mine, source)
+        finally:
+            await asyncio.shield(self.blocking(self._settle_holds, opened, stored, fresh))
+        return stored
+
+    def _settle_holds(self, opened: OpenSnapshot, stored: Sequence[int], fresh: Sequence[int]) -> None:
+        """Blocking. Hold what is `stored`, whatever another pull of it came to; not what is `fresh` and not whole."""
+        self.store.add_holds(opened.id, stored)
+        broken = [number for number in fresh if not self.held.whole(opened.catalog, number)]
+        self.store.life.drop_holds(opened.id, broken)
+
+    async def _bring(self, opened: OpenSnapshot, segments: Sequence[int], source: Peer) -> list[int]:
+        """Fetch segments; those that are whole and durable then."""
         mark = self.writer.mark()
         limit = asyncio.Semaphore(PULLS_AT_ONCE)
 
+        failures: list[HoardError] = []
+
         async def one(number: int) -> None:
             async with limit:
-                await self.fetcher.whole(self.demand.segment(opened, number), timeout=PULL_TIMEOUT, first=source)
+                try:
+                    await self.fetcher.whole(self.demand.segment(opened, number), timeout=PULL_TIMEOUT, first=source)
+                except HoardError as error:
+                    failures.append(error)
 
         async with asyncio.TaskGroup() as group:
-            for number in mine:
+            for number in segments:
                 group.create_task(one(number))
         await self.blocking(self.writer.flush, mark)
-        stored = [number for number in mine if await self.blocking(self.held.whole, catalog, number)]
-        await self.blocking(self.store.add_holds, snapshot, stored)
+        stored = [number for number in segments if await self.blocking(self.held.whole, opened.catalog, number)]
+        if failures and not stored:
+            raise failures[0]
         return stored
 
     def _may_keep(self, catalog: Catalog, number: int) -> bool:
@@ -328,17 +356,8 @@ class Node:
         return any(peer.node_id == self.me.node_id for peer in allowed)
 
     async def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
-        """Remove a snapshot from the cluster; the names it had. Raises SnapshotUnknown, and Refused while it is named
-        or mounted here unless `force`."""
-        users = sorted({record.mountpoint for record in self.mounts.records if record.snapshot == snapshot})
-        if users and not force:
-            raise Refused(f"{snapshot.hex()} is mounted on {', '.join(users)}; unmount it first, or use --force")
-        names = await self.blocking(lambda: self.names.remove(snapshot, force=force))
-        records = await self.blocking(self.names.snapshot_records)
-        told = tuple(record for record in records if record["id"] == snapshot.hex())
-        refs = tuple(record for record in self.names.ref_records() if record["name"] in names)
-        await self.announce(Announcement(snapshots=told, refs=refs))
-        return names
+        """See `removal.remove`."""
+        return await removal.remove(self, snapshot, force=force)
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         opened = await self.open_local(snapshot)
@@ -356,6 +375,7 @@ class Node:
 
     def close(self) -> None:
         """Blocking: end threads and writers. The store is its opener's."""
+        self.retention.close()
         self.bulk.close()
         for pool in (self.fetchers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)

@@ -23,6 +23,7 @@ from hoard_p2p.node import framing
 from hoard_p2p.node.ingest_wire import decode_extents
 from hoard_p2p.node.local import Connection, LocalReply, LocalRequest
 from hoard_p2p.storage.allowance import Loan
+from hoard_p2p.storage.claims import Claims
 
 log = logging.getLogger(__name__)
 
@@ -146,11 +147,13 @@ async def ingest(
     *,
     data_dir: Path,
     broker: SlabBroker,
+    claims: Claims,
     executor: Executor,
     report: Callable[[Body], Awaitable[None]],
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
-    stays unreferenced. Raises what the process failed with."""
+    stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
+    known to be in use. Raises what the process failed with."""
     scratch_root = data_dir / SCRATCH
     scratch_root.mkdir(mode=0o700, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch_root))
@@ -158,9 +161,9 @@ async def ingest(
     session = Session(broker, executor, report)
     try:
         theirs = [line.fileno() for _, line in lines]
-        argv = _argv(data_dir, scratch, dir_fd, theirs)
+        argv = _argv(data_dir, scratch, dir_fd, claims.fd, theirs)
         process = await asyncio.create_subprocess_exec(
-            *argv, pass_fds=(dir_fd, *theirs), stdin=asyncio.subprocess.DEVNULL
+            *argv, pass_fds=(dir_fd, claims.fd, *theirs), stdin=asyncio.subprocess.DEVNULL
         )
         for _, line in lines:
             line.close()
@@ -182,10 +185,10 @@ def _workers() -> int:
     return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
 
 
-def _argv(data_dir: Path, scratch: Path, dir_fd: int, lines: Sequence[int]) -> list[str]:
+def _argv(data_dir: Path, scratch: Path, dir_fd: int, claims_fd: int, lines: Sequence[int]) -> list[str]:
     return [
         sys.executable, "-m", "hoard_p2p.node.ingest_main",
-        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), *map(str, lines),
+        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(claims_fd), *map(str, lines),
     ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 from hoard_p2p.catalog.reader import Catalog, file_key
 from hoard_p2p.errors import StoreFailed
@@ -14,6 +15,7 @@ from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import FileSink, Place, Residency
 from hoard_p2p.peer import NodeId
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.writer import ChunkWriter
 
@@ -33,10 +35,15 @@ class StoreKeeper:
         self._writer = writer
         self._reader = reader
         self._heal = heal
+        self.claims: Claims | None = None
+        """While something is collected: what is relied on because it is here is marked before it is looked up."""
         self._files: OrderedDict[tuple[SnapshotId, int], FileSink] = OrderedDict()
         self._lock = threading.Lock()
 
     def missing(self, segment: Segment) -> list[Wanted]:
+        if (claims := self.claims) is not None:
+            with suppress(ValueError):  # closed just now: nothing is being collected any more
+                claims.mark(chunk.chunk_id for chunk in segment.chunks)
         here = self._writer.has([chunk.chunk_id for chunk in segment.chunks])
         return [chunk for chunk, present in zip(segment.chunks, here, strict=True) if not present]
 

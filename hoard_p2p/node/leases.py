@@ -31,6 +31,11 @@ class Leases:
                 if not users:
                     del self._users[snapshot]
 
+    def leased(self) -> set[SnapshotId]:
+        """All that somebody uses."""
+        with self._lock:
+            return set(self._users)
+
     def users(self, snapshot: SnapshotId) -> list[str]:
         """Sorted; empty if nobody uses it."""
         with self._lock:

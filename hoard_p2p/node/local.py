@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class LocalRequest:
     fds: list[int]
     pid: int
     report: Callable[[Body], Awaitable[None]]
+    stay: ExitStack = field(default_factory=ExitStack)
+    """What is entered here ends with the client's connection."""
 
 
 Handler = Callable[[LocalRequest], Awaitable[LocalReply]]
@@ -76,6 +78,7 @@ class Connection:
         self._beat = beat
         self._sending = asyncio.Lock()
         self._pid = framing.peer_pid(sock)
+        self._stay = ExitStack()
 
     async def serve(self) -> None:
         """Until the client leaves; then what it still waits for is cancelled."""
@@ -91,6 +94,7 @@ class Connection:
                     for task in tasks:
                         task.cancel()
         finally:
+            self._stay.close()
             self._sock.close()
 
     async def _receive(self) -> framing.Message | None:
@@ -128,6 +132,7 @@ class Connection:
             fds=list(message.fds),
             pid=self._pid,
             report=report,
+            stay=self._stay,
         )
         try:
             if message.body.get("heartbeat") is True:

@@ -22,6 +22,7 @@ from hoard_p2p.node.app import Node
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.parts import NodeParts
+from hoard_p2p.node.scrubbing import set_days
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.storage.layout import DataDir
@@ -53,6 +54,7 @@ def run_node(settings: NodeSettings, report: Report) -> int:
     _raise_descriptor_limit()
     with Store.open(settings.data_dir) as store:
         _set_capacity(store, settings)
+        set_days(store, settings.scrub_days)
         ingest.sweep(settings.data_dir)
         try:
             asyncio.run(_serve(settings, store, report))
@@ -110,7 +112,15 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
     local = LocalServer(node.settings.data_dir, partial(operations.handle, node))
     await server.serve(listener)
     try:
-        for work in (local.run, node.agent.run, node.gossip.run, node.mounts.run, partial(_watch_data_dir, node)):
+        for work in (
+            local.run,
+            node.agent.run,
+            node.gossip.run,
+            node.mounts.run,
+            node.retention.run,
+            node.scrubbing.run,
+            partial(_watch_data_dir, node),
+        ):
             node.group.create_task(work())
         log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
         if not is_loopback(node.me.host):

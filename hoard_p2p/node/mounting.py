@@ -48,7 +48,7 @@ def mount_snapshot(
     """
     refuse_overlap(data_dir, options.mountpoint)
     with NodeClient.connect(data_dir) as client:
-        reply = client.call("open", {"snapshot": text})
+        reply = client.call("open", {"snapshot": text, "mount": True})
         through = elsewhere(reply.body, client.node_pid)
     plan = MountPlan(
         data_dir=os.fspath(data_dir),

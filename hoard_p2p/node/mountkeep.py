@@ -91,6 +91,10 @@ class Kept:
         """The workers' counters; empty where they cannot be seen."""
         return [] if self.copies is None else self.copies.slots()
 
+    def alive(self) -> bool | None:
+        """Whether the kernel still serves it; None where that cannot be seen."""
+        return None if self.copies is None else self.copies.alive
+
 
 @dataclass(slots=True, eq=False)
 class _Started:
@@ -131,7 +135,7 @@ class MountKeep:
         return [started.process.pid for started in self._started.values()]
 
     @contextmanager
-    def attached(self, args: dict[str, Json], fds: list[int]) -> Iterator[None]:
+    def attached(self, args: dict[str, Json], fds: list[int]) -> Iterator[MountRecord]:
         """A supervisor's line is open as long as this lasts. What is used of `fds` is taken out, the rest stays the
         caller's. Raises BadRequest, and keeps nothing."""
         record, plan, text = _told(args)
@@ -154,7 +158,7 @@ class MountKeep:
             kept.starter = None
         self._news.set()
         try:
-            yield
+            yield record
         finally:
             kept.lines -= 1
             kept.since = time.monotonic()

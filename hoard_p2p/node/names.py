@@ -211,7 +211,7 @@ class Names:
                 self._store.remove_snapshot(snapshot, known.removed)
             else:
                 del draft.snapshots[snapshot]
-                self._store.forget_snapshot(snapshot)
+                self._store.life.forget_snapshot(snapshot)
             draft.snapshots_changed = True
             self.removals += 1
             return True

@@ -49,6 +49,9 @@ async def _publish(node: Node, request: LocalRequest) -> LocalReply:
 async def _open(node: Node, request: LocalRequest) -> LocalReply:
     """The snapshot's figures and its catalog, as a sealed memfd."""
     snapshot = await node.resolve(text_of(request.args, "snapshot"))
+    if request.args.get("mount") is True:
+        await node.retention.expect_mount(snapshot)
+    request.stay.enter_context(node.leases.held(snapshot, f"open in pid {request.pid}"))
     opened = await node.open(snapshot)
     node.group.create_task(_note_use(node, snapshot))  # behind the answer: it waits for the disk
     totals = opened.root.totals
@@ -77,8 +80,9 @@ async def _attach(node: Node, request: LocalRequest) -> LocalReply:
     connection."""
     snapshot = parse_snapshot_id(text_of(request.args, "snapshot"))
     try:
-        with node.mounts.attached(request.args, request.fds):
+        with node.mounts.attached(request.args, request.fds) as mount:
             node.attached(snapshot)
+            await node.retention.mounted(mount)
             await asyncio.Event().wait()
     finally:
         node.detached(snapshot)
@@ -87,7 +91,9 @@ async def _attach(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _release_mount(node: Node, request: LocalRequest) -> LocalReply:
     """Somebody ends the mount with that MAJOR:MINOR by force: nothing here may keep its readers waiting."""
-    return LocalReply({"released": node.mounts.release(text_of(request.args, "device"))})
+    device = text_of(request.args, "device")
+    node.retention.mounts.forced(device)
+    return LocalReply({"released": node.mounts.release(device)})
 
 
 async def _need(node: Node, request: LocalRequest) -> LocalReply:
@@ -163,14 +169,6 @@ async def _untag(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply({"name": ref.name})
 
 
-async def _rm(node: Node, request: LocalRequest) -> LocalReply:
-    args = request.args
-    snapshot = await node.resolve(text_of(args, "snapshot"))
-    force = args.get("force") is True
-    names = await node.remove(snapshot, force=force)
-    return LocalReply({"snapshot": snapshot.hex(), "names": [*names]})
-
-
 OPERATIONS: Mapping[str, Operation] = {
     "ping": _ping,
     "down": _down,
@@ -186,7 +184,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "snapshots": _snapshots,
     "tag": _tag,
     "untag": _untag,
-    "rm": _rm,
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,

@@ -10,10 +10,11 @@ from hoard_p2p.errors import BadRequest, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.handover import Copies, hand_over
-from hoard_p2p.node.ingest import ingest
+from hoard_p2p.node.ingest import Ingested, ingest
 from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.peer import Peer
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
 
@@ -23,6 +24,7 @@ Body = dict[str, Json]
 Report = Callable[[Body], Awaitable[None]]
 
 ADOPT_TIMEOUT = 600.0
+MAX_KEEP = 1000 * 365 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class _Wish:
     source: str
     name: str | None
     replicas: int
+    pin: bool
+    keep: int
 
 
 def _wish(options: Body) -> _Wish:
@@ -42,7 +46,18 @@ def _wish(options: Body) -> _Wish:
         source=str(options.get("source", "")),
         name=new_ref_name(str(name)) if name else None,
         replicas=replicas,
+        pin=options.get("pin") is True,
+        keep=_keep(options.get("keep")),
     )
+
+
+def _keep(value: Json) -> int:
+    """Seconds that the snapshot is kept for after its last use."""
+    if value is None:
+        return DEFAULT_KEEP
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_KEEP:
+        raise BadRequest(f"a snapshot is kept for 0 - {MAX_KEEP} seconds, not {str(value)[:80]}")
+    return value
 
 
 async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Body:
@@ -52,17 +67,29 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
     """
     wish = _wish(options)
     await _warn_of_taken_name(node, wish.name, report)
+    with node.store.reclaimer.new_claims() as claims:  # until the snapshot is shown: then its record says what it needs
+        return await _publish(node, dir_fd, options, wish=wish, claims=claims, report=report)
+
+
+async def _publish(node: Node, dir_fd: int, options: Body, *, wish: _Wish, claims: Claims, report: Report) -> Body:
     ingested = await ingest(
         dir_fd,
         options,
         data_dir=node.settings.data_dir,
         broker=node.store,
+        claims=claims,
         executor=node.executor,
         report=report,
     )
     snapshot = snapshot_id(ingested.root)
+    with node.retention.publishing(snapshot):
+        return await _show(node, wish, snapshot, ingested, report)
+
+
+async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, ingested: Ingested, report: Report) -> Body:
+    """Make the copies of what was ingested, and let users see it."""
     now = node.names.creation_time(snapshot)
-    record = SnapshotRecord(snapshot, now, now, wish.replicas, False, DEFAULT_KEEP, False, wish.source, 0)
+    record = SnapshotRecord(snapshot, now, now, wish.replicas, wish.pin, wish.keep, False, wish.source, 0)
     opened = await node.keep_published(ingested.root, record)
     short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
     await node.blocking(node.names.show, ingested.root, record)

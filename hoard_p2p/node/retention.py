@@ -1,62 +1,266 @@
 """What lives on this node and what goes: eviction, collection, and room for who waits for it (CLUSTER 3 and 5).
 
 Decides nothing by itself: `storage.eviction` says what goes first, `node.marking` what is still wanted,
-`node.vouching` which copies others keep; the store's reclaimer gives the space back.
+`node.vouching` which copies others keep; the store's reclaimer gives the space back. Its threads are its own: who waits
+for room may hold all of the store's.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
 
-from hoard_p2p.ids import SnapshotId
+from hoard_p2p.errors import Corrupt, HoardError, SnapshotUnknown, StoreFailed, Unavailable
+from hoard_p2p.ids import SnapshotId, short
+from hoard_p2p.node import collecting, removal
+from hoard_p2p.node.blocking import in_executor
+from hoard_p2p.node.catalogs import OpenSnapshot
+from hoard_p2p.node.evicting import Evictions, Outcome, Report, silent
+from hoard_p2p.node.mountleases import MountLeases, Seen
+from hoard_p2p.node.parts import MountRecord
+from hoard_p2p.node.relieving import Evictable, Relief
+from hoard_p2p.printing import size_text
+from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.reclaim import Dropped, Reclaimed
 
 if TYPE_CHECKING:
     from hoard_p2p.node.app import Node
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Evictable:
-    """What could go to make room. `action`: the command, for people; `size`: bytes at most, as far as is known."""
+T = TypeVar("T")
 
-    snapshot: SnapshotId
-    size: int
-    action: str
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What was freed, or would be. `kept`: what stays and why, for people."""
-
-    chunks: int = 0
-    size: int = 0
-    removed: list[SnapshotId] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+TICK = 5.0
+START_SECONDS = 20.0
+"""What a node that starts does before it collects: peers and mounts come first."""
+GC_PAUSE = 30.0
+GC_EVERY = 3600.0
+RECLAIM_TRIES, RECLAIM_PAUSE = 20, 0.05
+MOUNT_SECONDS = 120.0
+"""From the opening of a snapshot for a mount until that has attached, at most."""
 
 
 class Retention:
-    """For the event loop, but for `relief` and `candidates`, which any thread may call."""
+    """For the event loop, but for `relief`, `candidates` and `advice`, which any other thread may call."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._executor = ThreadPoolExecutor(2, "retention")
+        self.mounts = MountLeases(node.store, node.names, node.leases)
+        self._turn = asyncio.Lock()  # held while something is dropped, and while a mount is let in
+        self.evictions = Evictions(node, self._executor, self._turn)
+        self._relief = Relief(node, self.evictions)
+        self._waiting_mounts = 0
+        self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
+        self._failed: set[SnapshotId] = set()
+        self._wake = asyncio.Event()
+        self._collected = 0
+        self._due = 0.0
+        self._claims: Claims | None = None
+        self.waiting: Reclaimed = Reclaimed(0)
+        """The last look at what could not be given back yet."""
+        node.store.room.relief = self._relief.relief
+        node.store.room.advice = self._relief.advice
+
+    async def _thread(self, work: Callable[..., T], *args: object) -> T:
+        return await in_executor(self._executor, work, *args)
+
+    def close(self) -> None:
+        """Blocking."""
+        self._node.store.room.relief = self._node.store.room.advice = None
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        for stay, _ in self._expected.values():
+            stay.close()
+        self.mounts.close()
+        if self._claims is not None:
+            self._claims.close()
+
+    # --- in the background
 
     async def run(self) -> None:
         """Until cancelled: collects what nobody wants, keeps some room free, renews leases."""
+        await self._thread(self.mounts.restore)
+        self._due = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._look()
+            except (HoardError, OSError) as error:
+                log.warning("what is not wanted any more was not collected: %s", error)
+                self._due = max(self._due, time.monotonic() + GC_PAUSE)
+            except Exception:  # the door of this task: a bug must not end the node
+                log.exception("what is not wanted any more was not collected")
+                self._due = max(self._due, time.monotonic() + GC_PAUSE)
 
-    async def evict(self, snapshot: SnapshotId, *, dry_run: bool = False) -> Outcome:
-        """Drop this node's copies of a snapshot. Raises Refused while it is leased or pinned here."""
-        return Outcome()
+    async def _look(self) -> None:
+        await self.tend()
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + GC_EVERY
+            with suppress(collecting.Interrupted):
+                await self.gc()
+        await self._relief.keep_headroom()
+        await self._reclaim()
 
-    async def gc(self, *, dry_run: bool = False) -> Outcome:
-        """Collect what no living snapshot holds."""
-        return Outcome()
+    async def tend(self) -> None:
+        """Look at the mounts, and at what ended since the last time."""
+        seen = {(kept.record.snapshot, kept.record.device): Seen(kept.alive()) for kept in self._node.mounts.mounts}
+        if await self._thread(self.mounts.tend, seen):
+            self.soon()
+        for snapshot, (stay, until) in list(self._expected.items()):
+            if time.monotonic() > until:
+                del self._expected[snapshot]
+                stay.close()
+        for snapshot in [failed for failed in self._failed if not self._node.leases.users(failed)]:
+            self._failed.discard(snapshot)
+            await self._node.blocking(self._node.names.forget, snapshot)
+        if self._node.names.removals != self._collected:
+            self._collected = self._node.names.removals
+            self.soon()
 
     def soon(self) -> None:
         """Something ended: collect before long."""
+        self._due = min(self._due, time.monotonic() + 1.0)
+        self._wake.set()
+
+    async def _reclaim(self) -> Reclaimed:
+        self.waiting = await self._thread(self._node.store.reclaimer.reclaim)
+        if not self.waiting.waiting and self._claims is not None and not self._turn.locked():
+            self._claims.close()
+            self._claims = self._node.keeper.claims = None
+        return self.waiting
+
+    @contextmanager
+    def publishing(self, snapshot: SnapshotId) -> Iterator[None]:
+        """It is being published: in use until it is shown; forgotten if that fails."""
+        with self._node.leases.held(snapshot, "being published"):
+            try:
+                yield
+            except BaseException:
+                self._failed.add(snapshot)
+                raise
+            finally:
+                self.soon()
+
+    # --- mounts
+
+    async def expect_mount(self, snapshot: SnapshotId) -> None:
+        """A mount of it is about to be made: from now on nothing of it goes. When this returns, whatever is being
+        dropped is out of the index, so that the mount does not take it for whole."""
+        stay = ExitStack()
+        await self._let_in(lambda: stay.enter_context(self._node.leases.held(snapshot, "about to be mounted")))
+        known = self._expected.pop(snapshot, None)
+        self._expected[snapshot] = (stay, time.monotonic() + MOUNT_SECONDS)
+        if known is not None:
+            known[0].close()
+
+    async def mounted(self, mount: MountRecord) -> None:
+        """A mount has attached."""
+        try:
+            await self._let_in(lambda: None)
+            await self._thread(self.mounts.attached, mount)
+        except StoreFailed as error:
+            log.warning("that %s is mounted is not noted on disk: %s", short(mount.snapshot), error)
+        known = self._expected.pop(mount.snapshot, None)
+        if known is not None:
+            known[0].close()
+
+    def unmounted(self) -> None:
+        """A mount has hung up."""
+        self._wake.set()
+
+    async def _let_in(self, enter: Callable[[], object]) -> None:
+        self._waiting_mounts += 1
+        try:
+            async with self._turn:
+                enter()
+        finally:
+            self._waiting_mounts -= 1
+
+    # --- evict
+
+    async def evict(self, snapshot: SnapshotId, *, dry_run: bool = False, report: Report = silent) -> Outcome:
+        """Drop this node's copies of a snapshot that enough others keep. Raises Refused while it is leased or pinned
+        here, SnapshotUnknown, Corrupt."""
+        outcome = await self.evictions.evict(snapshot, dry_run=dry_run, report=report)
+        if not dry_run:
+            await self.settle(outcome)
+        return outcome
 
     def relief(self, size: int) -> bool:
-        """Blocking, from any thread but the loop's: try for a few seconds to free `size` bytes."""
-        return False
+        """See Relief."""
+        return self._relief.relief(size)
 
     def candidates(self) -> Sequence[Evictable]:
-        """What could be evicted or removed, largest first. Free of I/O but for short index reads."""
-        return ()
+        """See Relief."""
+        return self._relief.candidates()
+
+    async def settle(self, outcome: Outcome) -> None:
+        """Give back what was dropped; it takes until the readers of now are done."""
+        for _ in range(RECLAIM_TRIES):
+            seen = await self._reclaim()
+            outcome.reclaimed += seen.bytes
+            if not seen.waiting:
+                return
+            await asyncio.sleep(RECLAIM_PAUSE)
+        outcome.kept += [f"{size_text(one.bytes)} come back later: {one.reason}" for one in self.waiting.waiting]
+
+    # --- gc
+
+    async def gc(self, *, dry_run: bool = False, report: Report = silent) -> Outcome:
+        """Collect what no living snapshot holds. Raises Unavailable or Refused, and drops nothing, while the catalog of
+        a snapshot that this node must keep cannot be read; Interrupted if mounts keep coming; StoreFailed."""
+        node, outcome = self._node, Outcome()
+        ended = await removal.end_expired(node, time.time_ns(), dry_run=dry_run)
+        gone = {record.id for record in (*ended.removed, *ended.forgotten)}
+        outcome.removed += [record.id for record in ended.removed]
+        outcome.kept += ended.waiting
+        await report({"phase": "collecting"})
+        with node.store.reclaimer.marking():
+            if self._claims is None:
+                self._claims = node.keeper.claims = node.store.reclaimer.new_claims()
+            dropped = await self._sweep(gone, dry_run=dry_run)
+        outcome.chunks, outcome.size = dropped
+        if not dry_run:
+            node.held.forget()
+            outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
+            await self.settle(outcome)
+        return outcome
+
+    async def would_free(self, snapshot: SnapshotId) -> Outcome:
+        """What the removal of a snapshot would free on this node. Raises as `gc`."""
+        dropped = [await self._sweep(gone, dry_run=True) for gone in (set[SnapshotId](), {snapshot})]
+        return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
+
+    async def _sweep(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
+        node = self._node
+        living = [record for record in node.names.known() if record.id not in gone]
+        leased = node.leases.leased()
+        must = await self._thread(node.store.life.held_snapshots)
+        must |= leased | {record.id for record in living if record.pinned}
+        wanted = {record.id for record in living} | (leased - gone)
+        found = await self._thread(collecting.marks, node.store, sorted(wanted), must & wanted)
+        for snapshot in found.unread:
+            found.add_open(await self._readable(snapshot))
+        async with self._turn:
+            return await self._thread(
+                lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, dry_run=dry_run)
+            )
+
+    async def _readable(self, snapshot: SnapshotId) -> OpenSnapshot:
+        opened = self._node.catalogs.peek(snapshot)
+        if opened is not None:
+            return opened
+        try:
+            return await self._node.open(snapshot)
+        except (Unavailable, Corrupt, SnapshotUnknown) as error:
+            raise Unavailable(
+                f"nothing is collected: the catalog of {short(snapshot)}, which is kept or in use here, cannot be "
+                f"read, so what belongs to it is not known ({error})"
+            ) from error

@@ -3,22 +3,37 @@
 import logging
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
-from hoard_p2p.errors import ChunkCorrupt, Corrupt, NotFound, StoreFailed, Unavailable
+from hoard_p2p.errors import ChunkCorrupt, Corrupt, HoardError, NotFound, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short
-from hoard_p2p.interfaces import Residency
+from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
+from hoard_p2p.node.removal import uses_here
 from hoard_p2p.node.status import public_status
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
 log = logging.getLogger(__name__)
+
+
+ATTEMPTS = 10
+"""Times that a chunk is looked for which moves to another place each time."""
+
+
+class _Lent(NamedTuple):
+    """A slab with its number, and how many extents of it are being sent."""
+
+    slab: SlabFile
+    number: int
+    extents: int
 
 
 class NodeService:
@@ -27,8 +42,8 @@ class NodeService:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._metrics = Metrics(node)
-        self._lent: dict[int, tuple[SlabFile, int]] = {}
-        """Slabs that are being sent, by descriptor, and how many extents of each: they stay open meanwhile."""
+        self._lent: dict[int, _Lent] = {}
+        """Slabs that are being sent, by descriptor: they stay open meanwhile."""
         self._lock = threading.Lock()
 
     def hello(self) -> Hello:
@@ -59,28 +74,45 @@ class NodeService:
         return [self._lend(chunk_id) for chunk_id in ids]
 
     def _lend(self, chunk_id: ChunkId) -> SendExtent | None:
-        node = self._node
-        place = node.keeper.place(chunk_id)
+        place = self._counted(chunk_id)
         if place is None:
             return None
         try:
-            slab = node.reader.slab_file(place.slab)
-        except ChunkCorrupt as error:
+            slab = self._node.reader.slab_file(place.slab)
+        except HoardError as error:
+            self._node.store.reclaimer.sent(place)
+            if not isinstance(error, ChunkCorrupt):
+                raise
             log.warning("chunk %s cannot be sent: %s", short(chunk_id), error)
             return None
         with self._lock:
-            _, lent = self._lent.get(slab.fd, (slab, 0))
-            self._lent[slab.fd] = (slab, lent + 1)
+            lent = self._lent.get(slab.fd)
+            self._lent[slab.fd] = _Lent(slab, place.slab, 1 if lent is None else lent.extents + 1)
         return SendExtent(slab.fd, place.offset, place.length)
+
+    def _counted(self, chunk_id: ChunkId) -> Place | None:
+        """Where a chunk lies, counted as being sent. Counted first, then seen there: so it stays."""
+        node = self._node
+        for _ in range(ATTEMPTS):
+            place = node.keeper.place(chunk_id)
+            if place is None:
+                return None
+            node.store.reclaimer.send(place)
+            again = node.keeper.place(chunk_id)
+            if again is not None and again[:3] == place[:3]:
+                return place
+            node.store.reclaimer.sent(place)
+        return None
 
     def release(self, extents: Sequence[SendExtent], sent: int) -> None:
         with self._lock:
             self._node.counters.chunks_sent += sent
             self._node.counters.bytes_sent += sum(extent.length for extent in extents[:sent])
             for extent in extents:
-                slab, lent = self._lent[extent.fd]
-                if lent > 1:
-                    self._lent[extent.fd] = (slab, lent - 1)
+                lent = self._lent[extent.fd]
+                self._node.store.reclaimer.sent(Place(lent.number, extent.offset, extent.length, 0))
+                if lent.extents > 1:
+                    self._lent[extent.fd] = lent._replace(extents=lent.extents - 1)
                 else:
                     del self._lent[extent.fd]
 
@@ -111,6 +143,12 @@ class NodeService:
             now = names.creation_time(snapshot)
             record = SnapshotRecord(snapshot, now, now, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
             await self._node.blocking(names.add_snapshot, root, record)
+
+    async def uses(self, snapshots: Sequence[SnapshotId]) -> Sequence[Use]:
+        return uses_here(self._node, snapshots)
+
+    async def vouch(self, request: VouchRequest) -> Sequence[int]:
+        return await self._node.retention.evictions.vouch(request.snapshot, request.segments)
 
     async def announce(self, announcement: Announcement) -> None:
         await self._node.blocking(self._node.names.merge_snapshots, announcement.snapshots, "an announcement")

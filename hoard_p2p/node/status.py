@@ -154,6 +154,7 @@ async def full_status(node: Node) -> Body:
             "misses": node.counters.misses,
             "quarantined": node.counters.quarantined,
         },
+        "scrub": await node.scrubbing.body(),
         "origins": [],
         "mounts": mounts_body(node),
     }

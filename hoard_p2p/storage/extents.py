@@ -6,7 +6,6 @@ and from the last one that was quarantined, so "verified at generation g" never 
 
 import struct
 from collections.abc import Callable, Collection, Iterable
-from itertools import islice
 
 from hoard_p2p.errors import BadRequest, Refused
 from hoard_p2p.ids import ChunkId
@@ -25,6 +24,8 @@ from hoard_p2p.storage.records import (
 
 MAX_PLACES = 16
 """Further places are not listed; their bytes are found by sidecar only."""
+Unwanted = Callable[[list[Place]], list[Place]]
+"""Chooses among all places of a chunk those that go."""
 _NEXT_SLAB = b"next_slab"
 _U32 = struct.Struct(">I")  # keys sort by number
 
@@ -69,6 +70,10 @@ def forget_slab(txn: Transaction, slab: int) -> None:
     known = get_file(txn, record.file_key) if record.file_key else None
     if known is not None and known.slab == slab:
         txn.delete(Table.FILES, record.file_key)
+
+
+def all_slabs(txn: Transaction) -> dict[int, SlabRecord]:
+    return {_U32.unpack(key)[0]: decode_slab(raw) for key, raw in txn.scan(Table.SLABS)}
 
 
 def get_slab(txn: Transaction, slab: int) -> SlabRecord | None:
@@ -117,7 +122,7 @@ def add_extents(txn: Transaction, extents: Iterable[Extent]) -> None:
 
 def listed(txn: Transaction, after: bytes, count: int) -> list[tuple[ChunkId, int]]:
     """The next `count` chunks behind the id `after`, and the bytes of all their places."""
-    rows = islice(txn.scan_from(Table.CHUNKS, after + b"\0"), count)
+    rows = txn.page(Table.CHUNKS, after, count)
     return [(ChunkId(key), sum(place.length for place in decode_places(raw))) for key, raw in rows]
 
 
@@ -144,15 +149,15 @@ def drop_place(txn: Transaction, chunk_id: bytes, place: Place) -> bool:
     return True
 
 
-def unlist(txn: Transaction, chunk_id: bytes, unwanted: Callable[[Place], bool]) -> list[Place]:
-    """Forget the places of a chunk that are `unwanted`; those that were forgotten.
+def unlist(txn: Transaction, chunk_id: bytes, unwanted: Unwanted) -> list[Place]:
+    """Forget the places of a chunk that are unwanted; those that were forgotten.
 
     A chunk that keeps a place remembers the highest generation that it had: a mount may have verified it there, and no
     further place may be given that number. One that goes altogether leaves nothing behind: who remembers anything
     about it has its snapshot leased, and then it does not go."""
     raw = txn.get(Table.CHUNKS, chunk_id)
     places = decode_places(raw) if raw else []
-    gone = [place for place in places if unwanted(place)]
+    gone = unwanted(places) if places else []
     if not gone:
         return []
     kept = [place for place in places if place not in gone]
@@ -164,6 +169,11 @@ def unlist(txn: Transaction, chunk_id: bytes, unwanted: Callable[[Place], bool])
         if highest > max(place.generation for place in kept) and txn.get(Table.GENERATIONS, chunk_id) is None:
             txn.put(Table.GENERATIONS, chunk_id, bytes([highest]))
     return gone
+
+
+def redundant_in(slab: int, places: list[Place]) -> list[Place]:
+    """The places in a slab of a chunk that has one elsewhere, too."""
+    return [place for place in places if place.slab == slab] if any(place.slab != slab for place in places) else []
 
 
 def relist(txn: Transaction, chunk_id: bytes, place: Place) -> None:

@@ -6,12 +6,12 @@ writes it, only the dropped extents themselves are known to be nobody's.
 
 import contextlib
 import fcntl
+import itertools
 import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hoard_p2p.errors import Corrupt
@@ -24,10 +24,11 @@ from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir, sidecar_path
 from hoard_p2p.storage.limbo import Gone, Limbo
-from hoard_p2p.storage.openslab import BLOCK, RESERVE, align
+from hoard_p2p.storage.openslab import BLOCK, RESERVE, align, blocks_of
 from hoard_p2p.storage.punching import Span, covered, gaps, in_blocks, is_alone, merged, punch, touched
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.records import SlabRecord, decode_places
+from hoard_p2p.storage.room import Room
 
 log = logging.getLogger(__name__)
 
@@ -54,18 +55,43 @@ class Slab:
     locked: bool
 
 
+@dataclass(slots=True)
+class Kept:
+    """The blocks of a slab that must stay; how many records its sidecar has, for how many bytes, and how many of them
+    are listed, for how many bytes."""
+
+    spans: list[Span] = field(default_factory=list)
+    records: int = 0
+    recorded: int = 0
+    listed: int = 0
+    listed_bytes: int = 0
+
+    def add(self, recorded: Sequence[Extent], listed: Sequence[Extent]) -> None:
+        self.records += len(recorded)
+        self.recorded += sum(extent.length for extent in recorded)
+        self.listed += len(listed)
+        self.listed_bytes += sum(extent.length for extent in listed)
+        self.keep(in_blocks(extent.offset, extent.length) for extent in listed)
+
+    def keep(self, spans: Iterable[Span]) -> None:
+        self.spans = merged([*self.spans, *spans])
+
+
 class Freeing:
     """For one thread at a time."""
 
-    def __init__(self, index: Index, reader: StoreReader, layout: DataDir, healer: Healer, limbo: Limbo) -> None:
+    def __init__(
+        self, index: Index, reader: StoreReader, layout: DataDir, *, healer: Healer, limbo: Limbo, room: Room
+    ) -> None:
         self._index = index
         self._reader = reader
         self._layout = layout
         self._healer = healer
         self._limbo = limbo
+        self._room = room
         self.sends: Counter[tuple[int, int, int]] = Counter()
         """How often an extent (slab, offset, length) is being sent."""
-        self.ghosts = Ghosts()
+        self.ghosts = Ghosts(room)
 
     # --- what mounts may still have
 
@@ -99,7 +125,7 @@ class Freeing:
         path = self._layout.slab(record.kind, record.start, number)
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            yield Slab(number, record, path, fd, _lock(fd))
+            yield Slab(number, record, path, fd, try_lock(fd))
         finally:
             os.close(fd)
 
@@ -122,36 +148,55 @@ class Freeing:
         """Give back the blocks that hold nothing (of those that `wanted` touches, if given), or all of the slab if
         it holds nothing. For a locked slab. Raises OSError, and Held."""
         with self._healer.still() as wounds:
-            kept = self.kept(slab) + [in_blocks(p.offset, p.length) for p in wounds(slab.number)]
-            if not kept:
+            kept = self.kept(slab)
+            kept.keep(in_blocks(place.offset, place.length) for _, place in wounds(slab.number))
+            if not kept.spans:
                 return self._remove(slab)
-            if slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
-                raise Held(f"slab {slab.number} may be a file that a mount which was ended by force still has mapped")
-            free = gaps(kept, os.fstat(slab.fd).st_size)
-            return punch(slab.fd, free if wanted is None else touched(free, wanted))
+            free = gaps(kept.spans, os.fstat(slab.fd).st_size)
+            spans = list(free if wanted is None else touched(free, wanted))
+            if spans and slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
+                raise Held(f"a mount that was ended by force may have left users of slab {slab.number}")
+            size = punch(slab.fd, spans)
+        self._room.freed(size)  # of a slab that is being written its writer tells
+        return size
 
-    def kept(self, slab: Slab) -> list[Span]:
-        """The blocks that must stay of a locked slab: what is listed, may be seen by a reader, or is being sent."""
-        spans: list[Span] = []
-        for extents in self.listed(slab):  # before limbo: what leaves the index enters limbo first
-            spans = merged([*spans, *(in_blocks(extent.offset, extent.length) for extent in extents)])
-        spans += (in_blocks(gone.place.offset, gone.place.length) for gone in self._limbo.waiting_in(slab.number))
-        spans += (in_blocks(sent[1], sent[2]) for sent in list(self.sends) if sent[0] == slab.number)
-        return spans
+    def kept(self, slab: Slab) -> Kept:
+        """What must stay of a locked slab: what is listed, may be seen by a reader, or is being sent."""
+        kept = Kept()
+        if slab.record.kind is SlabKind.FILE:
+            with self._index.read() as txn:
+                if chunks.is_complete(txn, slab.number):  # the index may list not all places of a chunk that it repeats
+                    kept.keep([in_blocks(0, slab.record.size)])
+                    return kept
+        for recorded, extents in self.listed(slab):  # before limbo: what leaves the index enters limbo first
+            kept.add(recorded, extents)
+        kept.keep(in_blocks(gone.place.offset, gone.place.length) for gone in self._limbo.waiting_in(slab.number))
+        kept.keep(in_blocks(sent[1], sent[2]) for sent in list(self.sends) if sent[0] == slab.number)
+        return kept
 
-    def listed(self, slab: Slab) -> Iterator[list[Extent]]:
-        """The extents that the index lists in a slab, piece by piece: found by its sidecar, which never omits one, or
-        if that is damaged by a look at the whole index."""
+    @contextlib.contextmanager
+    def listable(self, slab: Slab) -> Iterator[Iterator[Sequence[Extent]]]:
+        """The extents of a locked slab that are listed or may be listed again, piece by piece; none of them comes to
+        be listed inside this block."""
+        with self._healer.still() as wounds:
+            waiting = (Extent(*gone.place[:3], gone.chunk_id) for gone in self._limbo.waiting_in(slab.number))
+            later = [*waiting, *(Extent(*place[:3], chunk_id) for chunk_id, place in wounds(slab.number))]
+            yield itertools.chain((extents for _, extents in self.listed(slab)), [later])
+
+    def listed(self, slab: Slab) -> Iterator[tuple[Sequence[Extent], Sequence[Extent]]]:
+        """What the sidecar of a slab has, and what of that the index lists, piece by piece. The sidecar never omits
+        what the index lists; if it is damaged the whole index is looked through instead."""
         try:
             with sidecar_path(slab.path).open("rb") as file:
                 if sidecar.is_sound(file.fileno()):
                     rest = sidecar.scan(file.fileno())
-                    while piece := list(islice(rest, PIECE)):
-                        yield self._reader.committed(piece)
+                    while piece := list(itertools.islice(rest, PIECE)):
+                        yield piece, self._reader.committed(piece)
                     return
-        except (OSError, Corrupt) as error:
+        except (FileNotFoundError, Corrupt) as error:
             log.info("the sidecar of slab %d cannot be used: %s", slab.number, error)
-        yield from self._listed_by_index(slab.number)
+        for extents in self._listed_by_index(slab.number):
+            yield extents, extents
 
     def _listed_by_index(self, slab: int) -> Iterator[list[Extent]]:
         for rows in self._index.pages(Table.CHUNKS):
@@ -168,16 +213,25 @@ class Freeing:
         with self._index.write() as txn:
             chunks.forget_slab(txn, slab.number)
         self._reader.forget_slab(slab.number)
-        size = os.fstat(slab.fd).st_blocks * 512
+        size = slab_space(slab.path)
         with contextlib.suppress(OSError):  # what others still have open takes no room then
             if slab.record.kind is SlabKind.SHARED or self._may_punch(slab):
                 punch(slab.fd, [Span(0, max(BLOCK, align(os.fstat(slab.fd).st_size)))])
-        left = os.fstat(slab.fd).st_blocks * 512
+        held = 0 if is_alone(slab.fd) else blocks_of(slab.fd)
         unlink_slab(slab.path)
-        if left and not is_alone(slab.fd):
+        self._room.freed(size - held)
+        if held:
             self.ghosts.keep(os.dup(slab.fd))
-            return size - left
-        return size
+        return size - held
+
+
+def slab_space(path: Path) -> int:
+    """What a slab and its sidecar take on the disk, as far as they are there."""
+    size = 0
+    for name in (path, sidecar_path(path)):
+        with contextlib.suppress(FileNotFoundError):
+            size += name.stat().st_blocks * 512
+    return size
 
 
 def unlink_slab(path: Path) -> None:
@@ -187,7 +241,7 @@ def unlink_slab(path: Path) -> None:
             name.unlink()
 
 
-def _lock(fd: int) -> bool:
+def try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -3,40 +3,41 @@
 import os
 import threading
 
+from hoard_p2p.storage.openslab import blocks_of
 from hoard_p2p.storage.punching import is_alone
+from hoard_p2p.storage.room import Room
 
 
 class Ghosts:
     """Keeps a descriptor of each, since a file without a name can be asked about by nothing else. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._fds: list[int] = []
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._sizes: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def keep(self, fd: int) -> None:
         """Takes over the descriptor."""
         with self._lock:
-            self._fds.append(fd)
+            self._sizes[fd] = blocks_of(fd)
+            self._room.pinned(self._sizes[fd])
 
-    def look(self) -> int:
-        """Bytes of disk that are still held; slabs that nobody holds any more are let go, and their blocks return."""
+    def look(self) -> None:
+        """Let go of those that nobody else holds any more: their blocks return."""
         with self._lock:
-            for fd in [fd for fd in self._fds if is_alone(fd)]:
-                self._fds.remove(fd)
+            for fd in [fd for fd in self._sizes if is_alone(fd)]:
                 os.close(fd)
-            return self._held()
+                self._room.unpinned(self._sizes.pop(fd))
 
     @property
     def bytes(self) -> int:
-        """What was held at the last look."""
+        """Bytes of disk that were still held at the last look."""
         with self._lock:
-            return self._held()
-
-    def _held(self) -> int:
-        return sum(os.fstat(fd).st_blocks * 512 for fd in self._fds)
+            return sum(self._sizes.values())
 
     def close(self) -> None:
-        """The blocks are still held by others, but nobody here asks any more."""
+        """Others hold the blocks all the same, but nobody here asks any more."""
         with self._lock:
-            while self._fds:
-                os.close(self._fds.pop())
+            for fd in self._sizes:
+                os.close(fd)
+            self._sizes.clear()

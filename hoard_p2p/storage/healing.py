@@ -1,27 +1,29 @@
 """Damaged places: taken out of the index, and written over where they lie as soon as good bytes are at hand.
 
 In place, because readers that the kernel serves from a backing file, or that keep a slab open, stay on the same file:
-bytes stored elsewhere would never reach them. Which places are to be healed is remembered in memory alone: after a
-restart such a place is no place, and its chunk is stored anew like any that is missing.
+bytes stored elsewhere would never reach them. Which places are to be healed is kept in the index, so that a restart
+does not leave a file slab incomplete for good, and a scrub knows what is missing.
 
 Nobody else writes where a healer does: a place was committed, and writers give out each piece of a slab once, so
 neither the slab's writer nor one that outlived its node writes there again. Two healers would write the same bytes.
 """
 
+import contextlib
 import logging
 import os
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
-from hoard_p2p.ids import Bytes, ChunkId, chunk_id, short
+from hoard_p2p.ids import ID_SIZE, Bytes, ChunkId, chunk_id, short
 from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage import extents as chunks
-from hoard_p2p.storage.index import Index, Table
+from hoard_p2p.storage.index import Index, Table, Transaction
 from hoard_p2p.storage.reader import StoreReader
-from hoard_p2p.storage.records import decode_places
+from hoard_p2p.storage.records import decode_place, decode_places, encode_places
 from hoard_p2p.storage.slabs import SlabFile
 
 log = logging.getLogger(__name__)
@@ -29,9 +31,13 @@ log = logging.getLogger(__name__)
 REMEMBERED = 100_000
 """Chunks with damaged places that are remembered; those of older ones are given up."""
 
+_KEY = struct.Struct(">32sIQ")  # chunk id, slab, offset
+
 
 class Wounds:
-    """Which quarantined places await good bytes, and which file slabs were complete before. Thread-safe."""
+    """Which quarantined places await good bytes, and which file slabs were complete before. Thread-safe.
+
+    In memory, and in the index's table of that name, which `load` reads and `record` and `erase` write."""
 
     def __init__(self) -> None:
         self._places: OrderedDict[ChunkId, list[Place]] = OrderedDict()
@@ -42,26 +48,49 @@ class Wounds:
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, identifier: ChunkId, place: Place, *, was_complete: bool) -> None:
+    def load(self, txn: Transaction) -> None:
+        """What was damaged when the store was closed."""
+        for key, value in txn.scan(Table.WOUNDS):
+            self._add(ChunkId(key[:ID_SIZE]), decode_place(value[1:]), was_complete=bool(value[0]))
+
+    def record(self, txn: Transaction, identifier: ChunkId, place: Place, *, was_complete: bool) -> None:
         """`was_complete`: the place's slab had all of its file until now."""
+        txn.put(Table.WOUNDS, _key(identifier, place), bytes([was_complete]) + encode_places([place]))
+        for old_id, old in self._add(identifier, place, was_complete=was_complete):
+            txn.delete(Table.WOUNDS, _key(old_id, old))
+
+    @staticmethod
+    def erase(txn: Transaction, identifier: ChunkId, place: Place) -> None:
+        """What `close` is in memory."""
+        txn.delete(Table.WOUNDS, _key(identifier, place))
+
+    def _add(self, identifier: ChunkId, place: Place, *, was_complete: bool) -> list[tuple[ChunkId, Place]]:
+        """What is given up for it."""
         with self._lock:
             self._places.setdefault(identifier, []).append(place)
             self._open[place.slab] = self._open.get(place.slab, 0) + 1
             if was_complete:
                 self._complete.add(place.slab)
-            if len(self._places) > REMEMBERED:
-                for old in self._places.popitem(last=False)[1]:
-                    self._close(old.slab, healed=False)
+            if len(self._places) <= REMEMBERED:
+                return []
+            old_id, places = self._places.popitem(last=False)
+            for old in places:
+                self._close(old.slab, healed=False)
+            return [(old_id, old) for old in places]
+
+    def ids(self) -> list[ChunkId]:
+        with self._lock:
+            return list(self._places)
 
     def of(self, identifier: ChunkId) -> tuple[Place, ...]:
         with self._lock:
             return tuple(self._places.get(identifier, ()))
 
-    def in_slab(self, slab: int) -> list[Place]:
+    def in_slab(self, slab: int) -> list[tuple[ChunkId, Place]]:
         with self._lock:
             if slab not in self._open:
                 return []
-            return [place for places in self._places.values() for place in places if place.slab == slab]
+            return [(of, place) for of, places in self._places.items() for place in places if place.slab == slab]
 
     def is_last(self, place: Place) -> bool:
         """Whether the slab of `place` has all of its file again once this place is healed."""
@@ -74,6 +103,11 @@ class Wounds:
             if slab in self._open:
                 self._complete.add(slab)
             return slab not in self._open
+
+    def demoted(self, slab: int) -> None:
+        """The slab lost places that will not be healed: it has not all of its file once the others are."""
+        with self._lock:
+            self._complete.discard(slab)
 
     def close(self, identifier: ChunkId, place: Place, *, healed: bool) -> None:
         """The place holds the right bytes again, or never will."""
@@ -100,29 +134,53 @@ class Healer:
         self._index = index
         self._reader = reader
         self._wounds = Wounds()
+        with index.read() as txn:
+            self._wounds.load(txn)
         self._turn = threading.Lock()  # one place at a time: of two threads with one chunk the second finds it healed
 
     def quarantine(self, identifier: ChunkId, place: Place) -> bool:
         """See Store.quarantine."""
-        with self._turn:
-            with self._index.write() as txn:
-                was_complete = chunks.is_complete(txn, place.slab)
-                dropped = chunks.drop_place(txn, identifier, place)
-                if dropped:  # inside: who records the slab complete next must see it
-                    self._wounds.add(identifier, place, was_complete=was_complete)
-            return dropped
+        return bool(self.quarantine_all([(identifier, place)]))
+
+    def quarantine_all(self, found: Sequence[tuple[ChunkId, Place]]) -> list[tuple[ChunkId, Place]]:
+        """Quarantine places in one step; those that the index listed until now."""
+        with self._turn, self._index.write() as txn:
+            return [one for one in found if self._quarantine(txn, *one)]
+
+    def _quarantine(self, txn: Transaction, identifier: ChunkId, place: Place) -> bool:
+        was_complete = chunks.is_complete(txn, place.slab)
+        dropped = chunks.drop_place(txn, identifier, place)
+        if dropped:  # inside: who records the slab complete next must see it
+            self._wounds.record(txn, identifier, place, was_complete=was_complete)
+        return dropped
+
+    def damaged(self) -> list[ChunkId]:
+        """Chunks with a place that awaits good bytes."""
+        return self._wounds.ids()
 
     def distrust(self, identifier: ChunkId, place: Place) -> bool:
         """See Store.distrust."""
-        if self._good(identifier, place) is not None or not self.quarantine(identifier, place):
+        if self.good(identifier, place) is not None or not self.quarantine(identifier, place):
             return False
-        for other in self._places(identifier):
-            data = self._good(identifier, other)
+        self.heal_from_disk(identifier)
+        return True
+
+    def heal_from_disk(self, identifier: ChunkId) -> bool:
+        """Heal the chunk's damaged places from another place, if one is right; those that are not are quarantined.
+
+        The first to be asked are the damaged places: where the disk lost what the page cache still has, that is the
+        nearest copy."""
+        for place in self._wounds.of(identifier):
+            data = self.good(identifier, place)
+            if data is not None and self.heal(identifier, data) is not None:
+                return True
+        for other in self.places(identifier):
+            data = self.good(identifier, other)
             if data is not None:
                 self.heal(identifier, data)
-                break
+                return True
             self.quarantine(identifier, other)
-        return True
+        return False
 
     def heal(self, identifier: ChunkId, data: Bytes) -> Place | None:
         """See Store.heal."""
@@ -131,6 +189,8 @@ class Healer:
             with self._turn:
                 if place in self._wounds.of(identifier):
                     healed = self._heal(identifier, place, data)
+                    if healed is None:
+                        self._give_up(identifier, place)
                     self._wounds.close(identifier, place, healed=healed is not None)
                     first = first or healed
         return first
@@ -146,31 +206,35 @@ class Healer:
             return
         for slab, offset, length, identifier in extents:
             if self._wounds.of(identifier):
-                data = self._good(identifier, Place(slab, offset, length, 1))
+                data = self.good(identifier, Place(slab, offset, length, 1))
                 if data is not None:
                     self.heal(identifier, data)
 
+    def demoted(self, slab: int) -> None:
+        """The slab loses places for good. Called inside the transaction that unlists them."""
+        self._wounds.demoted(slab)
+
     @contextmanager
-    def still(self) -> Iterator[Callable[[int], list[Place]]]:
+    def still(self) -> Iterator[Callable[[int], list[tuple[ChunkId, Place]]]]:
         """Nobody is healed or quarantined inside this block; gives the places of a slab that await good bytes."""
         with self._turn:
             yield self._wounds.in_slab
 
     def give_up(self, ids: Iterable[ChunkId]) -> None:
         """These chunks are wanted no more: their damaged places are not healed."""
-        if not len(self._wounds):
-            return
-        for identifier in ids:
+        for identifier in ids if len(self._wounds) else ():
             with self._turn:
                 for place in self._wounds.of(identifier):
+                    self._give_up(identifier, place)
                     self._wounds.close(identifier, place, healed=False)
 
     def _heal(self, identifier: ChunkId, place: Place, data: Bytes) -> Place | None:
         """Write the bytes, make them durable, list the place again (I2). None if the slab does not allow it."""
         try:
-            self._write(place, data)
+            self.overwrite(place, data)
             with self._index.write() as txn:
                 healed = chunks.restore_place(txn, identifier, place)
+                self._wounds.erase(txn, identifier, place)
                 if healed is not None and self._wounds.is_last(place):
                     chunks.restore_file(txn, place.slab)
         except (OSError, StoreFailed, ChunkCorrupt) as error:
@@ -178,7 +242,11 @@ class Healer:
             return None
         return healed
 
-    def _write(self, place: Place, data: Bytes) -> None:
+    def _give_up(self, identifier: ChunkId, place: Place) -> None:
+        with contextlib.suppress(StoreFailed), self._index.write() as txn:
+            self._wounds.erase(txn, identifier, place)
+
+    def overwrite(self, place: Place, data: Bytes) -> None:
         """Raises OSError, and ChunkCorrupt if the slab is not there or too short.
 
         A slab that was cut is not made longer again: what else was cut off would read as zeros then, and not as
@@ -197,7 +265,7 @@ class Healer:
         finally:
             os.close(fd)
 
-    def _good(self, identifier: ChunkId, place: Place) -> bytearray | None:
+    def good(self, identifier: ChunkId, place: Place) -> bytearray | None:
         """The bytes at a place if they are the chunk. Raises StoreFailed.
 
         Opens the slab anew: of one that was deleted, or replaced, a descriptor that is open shows what readers in
@@ -211,7 +279,11 @@ class Healer:
             raise StoreFailed(f"slab {place.slab} cannot be opened: {error}") from error
         return buffer if chunk_id(buffer) == identifier else None
 
-    def _places(self, identifier: ChunkId) -> list[Place]:
+    def places(self, identifier: ChunkId) -> list[Place]:
         with self._index.read() as txn:
             raw = txn.get(Table.CHUNKS, identifier)
         return decode_places(raw) if raw else []
+
+
+def _key(identifier: ChunkId, place: Place) -> bytes:
+    return _KEY.pack(identifier, place.slab, place.offset)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_REBUILD = "if it is damaged, hoard doctor --rebuild-index makes it again"
 MAX_READERS = 4096
 MIN_MAP = 64 << 30
 LEAST_MAP = 1 << 30
@@ -59,6 +60,7 @@ class Table(Enum):
     REFS = b"refs"
     HOLDS = b"holds"
     LEASES = b"leases"
+    WOUNDS = b"wounds"
 
 
 READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Table.FILES)
@@ -104,12 +106,6 @@ class Transaction:
                 if not key.startswith(prefix):
                     return
                 yield key, value
-
-    def scan_from(self, table: Table, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All keys from `key` on, and their values, in key order. Do not change the table meanwhile."""
-        cursor = self._txn.cursor(db=self._tables[table])
-        if cursor.set_range(key):
-            yield from cursor
 
     def page(self, table: Table, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to `limit` rows whose keys are greater than `after`, in key order."""
@@ -162,7 +158,7 @@ class Index:
                 if size < LEAST_MAP:
                     raise StoreFailed(_no_space(path, wanted)) from error
             except lmdb.Error as error:
-                raise StoreFailed(f"the index {path} could not be opened: {error}") from error
+                raise StoreFailed(f"the index {path} could not be opened: {error}; {_REBUILD}") from error
 
     @classmethod
     def for_reading(cls, path: Path) -> "Index":

@@ -1,4 +1,5 @@
-"""The journal: every change to roots, snapshots and refs, in order, written before the index learns of it.
+"""The journal: every change to roots, snapshots, refs, holds and settings, in order, written before the index learns of
+it.
 
 What sidecars are to chunks, the journal is to names: the index can be rebuilt from it. Records carry a marker and a
 crc, so a torn or damaged record costs itself and nothing after it.
@@ -7,15 +8,17 @@ crc, so a torn or damaged record costs itself and nothing after it.
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from hoard_p2p.errors import StoreFailed
+from hoard_p2p.storage.layout import sync_path
 
 MARKER = b"\xf5HJ1"
 _HEAD = struct.Struct("<4sIB")  # marker, length of the payload, kind
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _CRC = struct.Struct("<I")  # of everything before it in the record
 
 
@@ -26,6 +29,11 @@ class Kind(IntEnum):
     ROOT = 2  # 32 bytes snapshot id, then the root
     SNAPSHOT = 3  # records.encode_snapshot
     REF = 4  # records.encode_ref
+    HELD = 5  # 32 bytes snapshot id, then u32 segments that this node keeps
+    UNHELD = 6  # 32 bytes snapshot id, then u32 segments that it keeps no more; none: all
+    START = 7  # u64: how often the data directory was opened
+    SETTING = 8  # u8 length of the name, name, value as in the index's table META
+    FORGOTTEN = 9  # 32 bytes snapshot id: as if it had never been known
 
 
 class Entry(NamedTuple):
@@ -64,22 +72,58 @@ def scan(path: Path) -> Iterator[Entry]:
     yield from decode(path.read_bytes())
 
 
+def is_whole(raw: bytes) -> bool:
+    """Whether a journal is nothing but valid entries."""
+    return sum(_HEAD.size + len(entry.payload) + _CRC.size for entry in decode(raw)) == len(raw)
+
+
 class Journal:
     """The appending side. Not thread-safe: the store calls it under its own lock."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self.path = path
+        self._fd = os.open(path, _FLAGS | os.O_CREAT, 0o640)
+        self.size = os.fstat(self._fd).st_size
+
+    def is_lost(self) -> bool:
+        """Whether the file that has this name is no longer the one that is appended to."""
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return True
+
+    def rewrite(self, entries: Iterable[Entry]) -> None:
+        """Replace all of it, in one step. Raises StoreFailed; then it is what it was."""
+        fresh = self.path.with_suffix(".new")
+        try:
+            fd = os.open(fresh, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o640)
+            try:
+                self.size = _append(fd, entries)
+                fresh.replace(self.path)
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(self._fd)
+            self._fd = fd
+            sync_path(self.path.parent)
+        except OSError as error:
+            raise StoreFailed(f"journal {self.path} could not be rewritten: {error}; it is as it was") from error
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries and return once they are on disk. Raises StoreFailed; half a record is stepped over later."""
-        raw = b"".join(map(encode, entries))
         try:
-            while raw:
-                raw = raw[os.write(self._fd, raw) :]
-            os.fdatasync(self._fd)
+            self.size += _append(self._fd, entries)
         except OSError as error:
-            raise StoreFailed(f"journal {self._path} could not be written: {error}; nothing was changed") from error
+            raise StoreFailed(f"journal {self.path} could not be written: {error}; nothing was changed") from error
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _append(fd: int, entries: Iterable[Entry]) -> int:
+    raw = b"".join(map(encode, entries))
+    size = len(raw)
+    while raw:
+        raw = raw[os.write(fd, raw) :]
+    os.fdatasync(fd)
+    return size

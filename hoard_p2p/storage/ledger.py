@@ -20,7 +20,6 @@ from hoard_p2p.storage.records import (
 
 MAX_REF_NAME = 511
 """Bytes of UTF-8: the longest key LMDB takes."""
-_FORCED_END = b"forced_end"
 _U32 = struct.Struct(">I")  # keys sort by number
 
 
@@ -103,12 +102,3 @@ def all_leases(txn: Transaction) -> list[LeaseRecord]:
 
 def _lease_key(snapshot: SnapshotId, device: str) -> bytes:
     return snapshot + device.encode("utf-8", "surrogateescape")[:64]
-
-
-def note_forced_end(txn: Transaction, boot_id: bytes) -> None:
-    txn.put(Table.META, _FORCED_END, boot_id)
-
-
-def had_forced_end(txn: Transaction, boot_id: bytes) -> bool:
-    """Whether a mount ended by force since the machine started."""
-    return txn.get(Table.META, _FORCED_END) == boot_id

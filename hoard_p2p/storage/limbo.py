@@ -9,8 +9,7 @@ for those who hold their slab: its writer, a send, a mapping.
 import logging
 import struct
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,8 +81,8 @@ class GoneExtents:
 class Batch:
     """What one transaction unlisted. `txn` is 0 until it is known, which counts as not committed."""
 
+    since: float
     extents: GoneExtents = field(default_factory=GoneExtents)
-    since: float = field(default_factory=time.monotonic)
     txn: int = 0
 
 
@@ -98,8 +97,9 @@ class _Held:
 class Limbo:
     """Thread-safe."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, clock: Callable[[], float]) -> None:
         self._index = index
+        self._clock = clock
         self._lock = threading.Lock()
         self._batches: list[Batch] = []
         self._free = GoneExtents()
@@ -110,7 +110,7 @@ class Limbo:
     def entering(self) -> Iterator[Batch]:
         """A batch to be filled inside a write transaction that commits inside this block: whoever sees an extent
         unlisted finds it here. Forgotten if the block fails."""
-        batch = Batch()
+        batch = Batch(self._clock())
         with self._lock:
             self._batches.append(batch)
         try:
@@ -151,6 +151,11 @@ class Limbo:
         with self._lock:
             return list(self._free.of(slab))
 
+    def has(self, slab: int) -> bool:
+        """Whether anything of the slab is here, free or not."""
+        with self._lock:
+            return any(slab in extents.slabs() for extents in (self._free, *(b.extents for b in self._batches)))
+
     def waiting_in(self, slab: int) -> list[Gone]:
         """The extents of a slab that readers may still see."""
         with self._lock:
@@ -161,14 +166,14 @@ class Limbo:
         with self._lock:
             self._free.replace(slab, rest)
             if slab in self._free.slabs():
-                since = self._held[slab].since if slab in self._held else time.monotonic()
+                since = self._held[slab].since if slab in self._held else self._clock()
                 self._held[slab] = _Held(reason, since)
             else:
                 self._held.pop(slab, None)
 
     def waiting(self) -> tuple[Waiting, ...]:
         """What is not returned yet. Names a reader in the log once it has been waited for long enough."""
-        now = time.monotonic()
+        now = self._clock()
         readers = self._index.readers() if self._batches else []
         with self._lock:
             batches = [batch for batch in self._batches if batch.txn]

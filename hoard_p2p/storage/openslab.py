@@ -222,6 +222,8 @@ def reopen_slab(path: Path, slab: int, kind: SlabKind, size: int) -> SlabHandle 
         fcntl.flock(fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         fds.append(os.open(sidecar_path(path), _FLAGS | os.O_APPEND))
         length = os.fstat(fds[1]).st_size  # a writer that was killed may have left half a record
+        if not os.fstat(fds[0]).st_nlink:  # removed before the lock was ours
+            raise Corrupt(f"{path} was removed")
         if os.fstat(fds[0]).st_size != size or sidecar.read_header(fds[1]).slab != slab:
             raise Corrupt(f"{path} is not the slab that it should be")
         os.ftruncate(fds[1], length - (length - sidecar.HEADER_SIZE) % sidecar.RECORD_SIZE)

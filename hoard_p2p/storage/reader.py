@@ -80,7 +80,20 @@ class StoreReader:
             try:
                 return self._index.look_up(chunk_id, copy)
             except _NotOpen as miss:  # its path is in the index: look outside this transaction, they do not nest
-                opened.append((miss.slab, self._slabs.get(miss.slab)))
+                file = self._open_for(chunk_id, miss.slab)
+                if file is not None:
+                    opened.append((miss.slab, file))
+
+    def _open_for(self, chunk_id: ChunkId, slab: int) -> SlabFile | None:
+        """A slab in which the chunk was listed a moment ago; None if it is not there, and the chunk not listed there
+        any more. Raises ChunkCorrupt, StoreFailed."""
+        try:
+            return self._slabs.get(slab)
+        except ChunkCorrupt:
+            place = self.place(chunk_id)
+            if place is None or place.slab != slab:
+                return None
+            raise
 
     def read_at(self, place: Place, start: int, into: memoryview) -> None:
         """See LocalChunks. Raises ValueError if `start` and `into` reach beyond the chunk."""

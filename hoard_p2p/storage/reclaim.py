@@ -6,8 +6,10 @@ docs/concurrency.md has the order of the steps and what a crash leaves at each.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -15,12 +17,14 @@ from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Place
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage.claims import Claims
-from hoard_p2p.storage.freeing import Freeing, Held
+from hoard_p2p.storage.freeing import Freeing, Held, Slab
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir
+from hoard_p2p.storage.leftovers import Leftovers
 from hoard_p2p.storage.limbo import Gone, Limbo, Waiting
 from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.room import Room
 from hoard_p2p.storage.writer import ChunkWriter
 
 T = TypeVar("T")
@@ -50,34 +54,41 @@ class Reclaimer:
     """See the module. Blocking; safe from several threads."""
 
     def __init__(
-        self, index: Index, reader: StoreReader, layout: DataDir, healer: Healer, writers: Sequence[ChunkWriter]
+        self,
+        index: Index,
+        reader: StoreReader,
+        layout: DataDir,
+        *,
+        healer: Healer,
+        room: Room,
+        writers: Sequence[ChunkWriter],
+        new_writer: Callable[[], ChunkWriter],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`writers`: those of this process, which changes as they come and go."""
+        """`writers`: those of this process; the list changes as they come and go."""
         self._index = index
-        self._reader = reader
-        self._layout = layout
         self._healer = healer
         self._writers = writers
-        self._limbo = Limbo(index)
-        self._freeing = Freeing(index, reader, layout, healer, self._limbo)
+        self._limbo = Limbo(index, clock)
+        self._new_writer = new_writer
+        self._freeing = Freeing(index, reader, layout, healer=healer, limbo=self._limbo, room=room)
+        self._leftovers = Leftovers(index, reader, layout, freeing=self._freeing, room=room, unlist=self._unlist_all)
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # who gives space back does it alone
+        self.making = threading.Lock()
+        """Held while a slab is made, so that nobody takes a half made one for garbage."""
         self._claims: list[Claims] = []
+        self.losses = 0
+        """Grows inside each transaction that unlists something: who looked through the index before, and finds the same
+        number inside a write transaction, knows that nothing went meanwhile."""
         self._fresh: Claims | None = None
         self._marking = 0
-        self.freed: Callable[[int], None] = lambda size: None
-        """Told how many bytes of disk were returned, each time."""
 
     # --- unlisting
 
     def drop(self, ids: Iterable[ChunkId]) -> Dropped:
         """Unlist every place of these chunks; those that are pending or claimed are left. In several transactions."""
-        return self._unlist_all(sorted(set(ids)), lambda place: True)
-
-    def drop_redundant(self, slabs: Iterable[int]) -> Dropped:
-        """Unlist the places in these file slabs whose chunk has another place, so that the slabs need less room. No
-        leased snapshot may have a file in one of them: it could be read by a mount's kernel itself."""
-        raise NotImplementedError
+        return self._forget(sorted(set(ids)))
 
     def sweep(self, live: Callable[[ChunkId], bool]) -> Dropped:
         """Go through the whole index and unlist the chunks that are not `live`. Chunks that are committed meanwhile
@@ -86,7 +97,7 @@ class Reclaimer:
         with self.marking():
             for page in self._index.pages(Table.CHUNKS):
                 dead = [ChunkId(key) for key, _ in page if not live(ChunkId(key))]
-                total = total.plus(self._unlist_all(dead, lambda place: True))
+                total = total.plus(self._forget(dead))
         return total
 
     @contextmanager
@@ -111,13 +122,18 @@ class Reclaimer:
                 if self._fresh is not None:
                     self._fresh.mark(ids)
 
-    def _unlist_all(self, ids: Iterable[ChunkId], unwanted: Callable[[Place], bool]) -> Dropped:
+    def _forget(self, ids: Sequence[ChunkId]) -> Dropped:
+        dropped = self._unlist_all(ids, lambda places: places)
+        self._healer.give_up(ids)
+        return dropped
+
+    def _unlist_all(self, ids: Iterable[ChunkId], unwanted: chunks.Unwanted) -> Dropped:
         total = Dropped(0, 0)
         for part in batched(ids, STEP):
             total = total.plus(self._unlist(part, unwanted))
         return total
 
-    def _unlist(self, ids: Sequence[ChunkId], unwanted: Callable[[Place], bool]) -> Dropped:
+    def _unlist(self, ids: Sequence[ChunkId], unwanted: chunks.Unwanted) -> Dropped:
         count = 0
         with self._limbo.entering() as batch:
             with self._index.write() as txn:
@@ -130,6 +146,8 @@ class Reclaimer:
                         batch.extents.add(Gone(chunk_id, place))
                 for slab in batch.extents.slabs():
                     chunks.demote(txn, slab)
+                    self._healer.demoted(slab)
+                self.losses += count
                 number = txn.number
             batch.txn = number
         return Dropped(count, batch.extents.size)
@@ -138,8 +156,13 @@ class Reclaimer:
         return (
             (self._fresh is not None and self._fresh.has(chunk_id))
             or any(claims.has(chunk_id) for claims in self._claims)
-            or any(writer.pending(chunk_id) for writer in self._writers)
+            or any(writer.pending(chunk_id) for writer in tuple(self._writers))
         )
+
+    def may_complete(self, slab: int) -> bool:
+        """Whether no place of a slab that somebody writes was unlisted: those stay in limbo until its lock is free.
+        Called inside the transaction that records it complete."""
+        return not self._limbo.has(slab)
 
     # --- giving back
 
@@ -151,8 +174,6 @@ class Reclaimer:
                 self._limbo.free(self._unclaimed(list(batch.extents.all())))
             size = sum(self._give_back(slab) for slab in self._limbo.free_slabs())
             self._freeing.ghosts.look()
-        if size:
-            self.freed(size)
         return Reclaimed(size, self._limbo.waiting())
 
     def _unclaimed(self, gone: list[Gone]) -> list[Gone]:
@@ -187,15 +208,55 @@ class Reclaimer:
             if slab is None:
                 return 0
             if slab.locked or not self._freeing.is_worth_asking(slab, dead):
-                return self._freeing.free(slab, dead)
-        for writer in self._writers:  # it may be one of ours, that can go on elsewhere
+                return self._free_opened(slab, dead)
+        for writer in tuple(self._writers):  # it may be one of ours, that can go on elsewhere
             writer.put_aside(number)
         with self._freeing.opened(number) as slab:
-            return self._freeing.free(slab, dead) if slab else 0
+            return self._free_opened(slab, dead) if slab else 0
+
+    def _free_opened(self, slab: Slab, dead: list[Gone]) -> int:
+        size = self._freeing.free(slab, dead)
+        if not slab.locked:
+            for writer in tuple(self._writers):
+                writer.note_space()
+        return size
 
     def leftovers(self) -> Reclaimed:
-        """Garbage that the index never listed, or forgot in a crash; sidecars; empty slabs; rows without files."""
-        return Reclaimed(0)
+        """Garbage that the index never listed, or forgot in a crash; sidecars, empty slabs, rows without files, and
+        slabs that are nearly empty. Slow: use `leftover_steps` in the background. Raises StoreFailed."""
+        size = sum(self.leftover_steps())
+        return Reclaimed(size, self._limbo.waiting())
+
+    def leftover_steps(self) -> Iterator[int]:
+        """The same in steps of a second at most, between which others get their turn; bytes that each one freed."""
+        copies: list[ChunkWriter] = []
+
+        def writer() -> ChunkWriter:
+            copies[:] = copies or [self._new_writer()]
+            return copies[0]
+
+        with self.making:
+            steps = list(self._leftovers.steps(writer))
+        try:
+            for step in steps:
+                with self._turn:
+                    size = step()
+                yield size
+        finally:
+            for each in copies:
+                each.close()
+
+    def drop_redundant(self, slabs: Iterable[int]) -> Dropped:
+        """Unlist the places in these file slabs whose chunk has another place, so that the slabs need less room. No
+        leased snapshot may have a file in one of them: it could be read by a mount's kernel itself."""
+        total = Dropped(0, 0)
+        for number in slabs:
+            with self._freeing.opened(number) as slab:
+                pieces = [] if slab is None else [extents for _, extents in self._freeing.listed(slab)]
+            for extents in pieces:
+                ids = [extent.chunk_id for extent in extents]
+                total = total.plus(self._unlist_all(ids, partial(chunks.redundant_in, number)))
+        return total
 
     @property
     def ghost_bytes(self) -> int:
@@ -216,16 +277,24 @@ class Reclaimer:
     def sending(self, place: Place) -> Iterator[None]:
         """The bytes at `place` stay where they are inside this block, if the chunk is listed there when it begins: look
         the place up before, and once more inside."""
-        key, sends = place[:3], self._freeing.sends
-        with self._lock:
-            sends[key] += 1
+        self.send(place)
         try:
             yield
         finally:
-            with self._lock:
-                sends[key] -= 1
-                if not sends[key]:
-                    del sends[key]
+            self.sent(place)
+
+    def send(self, place: Place) -> None:
+        """The begin of `sending`, for those who cannot use a block."""
+        with self._lock:
+            self._freeing.sends[place[:3]] += 1
+
+    def sent(self, place: Place) -> None:
+        """The end of one `send` of that place; its generation does not matter."""
+        sends, key = self._freeing.sends, place[:3]
+        with self._lock:
+            sends[key] -= 1
+            if sends[key] <= 0:
+                del sends[key]
 
     def new_claims(self) -> Claims:
         """A table of marks for a publish; what is marked there is not lost until it is closed."""

@@ -9,6 +9,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from hoard_p2p.errors import Corrupt
@@ -23,6 +24,7 @@ _KINDS = (SlabKind.SHARED, SlabKind.FILE)
 _BLOCK = _RECORD.size * 21845  # about 1 MiB of records a read
 
 HEADER_SIZE = _HEADER.size
+RECORD = _RECORD
 RECORD_SIZE = _RECORD.size
 
 
@@ -63,6 +65,15 @@ def read_header(fd: int) -> SidecarHeader:
 def is_sound(fd: int) -> bool:
     """Whether every record counts, but for a torn one at the end: then nothing that was listed is missing."""
     return sum(1 for _ in scan(fd)) == (os.fstat(fd).st_size - HEADER_SIZE) // RECORD_SIZE
+
+
+def is_whole(path: Path) -> bool:
+    """Whether there is a sidecar from which nothing is missing. Raises OSError."""
+    try:
+        with path.open("rb") as file:
+            return is_sound(file.fileno())
+    except (FileNotFoundError, Corrupt):
+        return False
 
 
 def scan(fd: int) -> Iterator[Extent]:

@@ -8,6 +8,7 @@ from hoard_p2p.errors import BadRequest, HoardError, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId
 from hoard_p2p.interfaces import Extent, FileSink, Place, SlabBroker, SlabHandle, SlabKind
 from hoard_p2p.storage.allowance import Allowance
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.filesink import FileSlabSink, LingeringSink
 from hoard_p2p.storage.groups import Groups, Spot, WriterSettings
 from hoard_p2p.storage.openslab import SHARED_SIZE, Cursor, OpenSlab
@@ -20,12 +21,20 @@ LINGERING = 64
 class ChunkWriter:
     """ChunkSink over slabs that a broker makes. Safe from several threads; one per process is enough."""
 
-    def __init__(self, broker: SlabBroker, reader: StoreReader, settings: WriterSettings | None = None) -> None:
+    def __init__(
+        self,
+        broker: SlabBroker,
+        reader: StoreReader,
+        settings: WriterSettings | None = None,
+        claims: Claims | None = None,
+    ) -> None:
+        """`claims`: where a publish marks each chunk before it looks whether it is stored."""
+        self._claims = claims
         self._broker = broker
         self._reader = reader
         self._settings = settings or WriterSettings()
         self._allowance = Allowance(broker, self._settings.refused_seconds)
-        self._groups = Groups(broker, reader.vacancy, self._allowance, self._settings)
+        self._groups = Groups(broker, self._vacancy, self._allowance, self._settings)
         self._shared = _SharedSpots(lambda: self._opened(lambda: broker.new_slab(SlabKind.SHARED, 0)))
         self._lock = threading.Lock()
         self._files: list[FileSlabSink] = []
@@ -58,9 +67,18 @@ class ChunkWriter:
 
     def has(self, ids: Sequence[ChunkId]) -> list[bool]:
         """See ChunkSink. A chunk that another thread is just writing does not count: that write may yet fail."""
+        self._claim(ids)
         pending = [self._groups.pending(chunk_id) for chunk_id in ids]  # first: what is committed later is in the index
         places = self._reader.places(ids)
         return [place is not None or waiting is not None for place, waiting in zip(places, pending)]
+
+    def _claim(self, ids: Sequence[ChunkId]) -> None:
+        if self._claims is not None:
+            self._claims.mark(ids)
+
+    def _vacancy(self, chunk_id: ChunkId) -> int | None:
+        self._claim((chunk_id,))
+        return self._reader.vacancy(chunk_id)
 
     def pending(self, chunk_id: ChunkId) -> Place | None:
         """Where a chunk lies that was put and is not in the index yet: readable with `read_at` at once. None also for
@@ -139,6 +157,18 @@ class ChunkWriter:
                 self._put_aside(*self._lingering.popitem(last=False))
         return sink
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def put_copy(self, chunk_id: ChunkId, data: Bytes) -> None:
+        """Keep one more place of a chunk that is stored: where it lies now is to be given up. Raises StoreFailed."""
+        self._groups.keep_copy(chunk_id, data, self._shared.take(len(data)))
+
+    def note_space(self) -> None:
+        """Somebody punched what was written: count again."""
+        self._shared.note_space()
+
     def put_aside(self, slab: int) -> None:
         """Write the slab no more, if nobody is just doing so; its lock goes when what was put is committed."""
         self._shared.put_aside(slab)
@@ -191,6 +221,12 @@ class _SharedSpots:
             self._closed = True
             if self._slab is not None:
                 self._slab.retire()
+
+    def note_space(self) -> None:
+        with self._lock:
+            if self._slab is not None and self._slab.enter():
+                self._slab.note_space()
+                self._slab.leave()
 
     def put_aside(self, slab: int) -> None:
         with self._lock:

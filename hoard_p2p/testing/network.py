@@ -20,6 +20,7 @@ from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
 
 def a_peer(number: int, host: str = "127.0.0.1", port: int = 0, *, incarnation: int = 1) -> Peer:
@@ -46,6 +47,8 @@ class FileService:
     snapshot_records: list[Record] = field(default_factory=list)
     ref_records: list[Record] = field(default_factory=list)
     reply: AdoptReply = field(default_factory=lambda: AdoptReply(()))
+    used: dict[SnapshotId, Use] = field(default_factory=dict)
+    promised: frozenset[int] = frozenset()
     callers: list[Hello] = field(default_factory=list)
     adopted: list[AdoptRequest] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
@@ -107,6 +110,12 @@ class FileService:
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         self.adopted.append(request)
         return self.reply
+
+    async def uses(self, snapshots: Sequence[SnapshotId]) -> Sequence[Use]:
+        return [self.used.get(snapshot, Use(snapshot, (), 0)) for snapshot in snapshots]
+
+    async def vouch(self, request: VouchRequest) -> Sequence[int]:
+        return [segment for segment in request.segments if segment in self.promised]
 
     async def announce(self, announcement: Announcement) -> None:
         self.announced.append(announcement)

@@ -1,7 +1,7 @@
 """Small questions to peers, from the event loop. Bulk bytes go through `transfer.bulk`."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self, TypeVar
 
@@ -11,8 +11,9 @@ from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer, is_near
-from hoard_p2p.transfer import wire
+from hoard_p2p.transfer import wire, wire_life
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ MAX_HELLO = 4 << 20
 MAX_LIST = 64 << 20
 MAX_ANSWER = 1 << 20
 MAX_ERROR = 16 << 10
+MAX_USES = 8 << 20
 
 
 class PeerControl:
@@ -98,6 +100,23 @@ class PeerControl:
         if not set(reply.stored) <= set(request.segments):
             raise PeerUnavailable(f"{peer.url} says it stored segments that it was not asked to")
         return reply
+
+    async def uses(self, peer: Peer, snapshots: Sequence[SnapshotId]) -> tuple[Use, ...]:
+        """What the peer has to do with these snapshots, at most `MAX_ASKED_USES`, in their order. A peer of a version
+        that cannot tell is like one that does not answer."""
+        answer = await self._ask(peer, "uses", wire_life.encode_asked(snapshots), ANSWER_TIME, MAX_USES)
+        told = await _decoded(peer, wire_life.decode_uses, answer)
+        if [use.snapshot for use in told] != list(snapshots):
+            raise PeerUnavailable(f"{peer.url} told of other snapshots than it was asked about")
+        return told
+
+    async def vouch(self, peer: Peer, request: VouchRequest, *, timeout: float = ANSWER_TIME) -> tuple[int, ...]:
+        """Which of the segments the peer holds whole and promises to keep (`vouching.PROMISED_SECONDS`)."""
+        answer = await self._ask(peer, "vouch", wire_life.encode_vouch_request(request), timeout, MAX_ANSWER)
+        promised = await _decoded(peer, wire_life.decode_promised, answer)
+        if not set(promised) <= set(request.segments):
+            raise PeerUnavailable(f"{peer.url} vouches for segments that it was not asked about")
+        return promised
 
     async def announce(self, peer: Peer, announcement: Announcement) -> None:
         """Tell the peer about snapshots and refs, in as many requests as the bound of one takes."""

@@ -34,13 +34,16 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds taken before memory is. Times in seconds. Of the requests, `adopts` may pull segments at a time and
-    `adopts_waiting` wait up to `answer_time` for their turn. `names`: host names that this node may be asked by,
-    besides IP addresses, `localhost` and the machine's own name."""
+    `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count
+    segments. `names`: host names that this node may be asked by, besides IP addresses, `localhost` and the machine's
+    own name."""
 
     connections: int = 1024
     requests: int = 512
     adopts: int = 4
     adopts_waiting: int = 32
+    vouches: int = 2
+    vouches_waiting: int = 32
     first_request_time: float = 30.0
     body_time: float = 30.0
     answer_time: float = 30.0

@@ -13,7 +13,7 @@ from aiohttp import web
 from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
 from hoard_p2p.peer import is_wildcard
-from hoard_p2p.transfer import wire
+from hoard_p2p.transfer import wire, wire_life
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp
 from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, read_body, timed
 from hoard_p2p.transfer.sending import Sending, send
@@ -29,6 +29,8 @@ MAX_HELLO = 1 << 20
 MAX_ADOPT = 64 << 10
 MAX_ANNOUNCEMENT = 8 << 20
 MAX_LEAVE = 4096
+MAX_ASKED = 128 << 10
+MAX_VOUCH = 16 << 10
 GRACE = 0.5
 """Seconds that running requests get when the server stops; aiohttp waits for it up to twice."""
 DEFAULT_LIMITS = Limits()
@@ -114,6 +116,7 @@ class Endpoints:
         self._limits = limits
         self._executor = executor
         self._adopts = Turns(limits.adopts, limits.adopts_waiting, limits.answer_time)
+        self._vouches = Turns(limits.vouches, limits.vouches_waiting, limits.answer_time)
 
     def routes(self) -> list[web.RouteDef]:
         """The table of the protocol, version 1."""
@@ -129,6 +132,8 @@ class Endpoints:
             web.get("/v1/residency/{id}", timed(self.residency, answer)),
             web.post("/v1/chunks", self.chunks),
             web.post("/v1/adopt", timed(self.adopt, adopt)),
+            web.post("/v1/uses", timed(self.uses, answer)),
+            web.post("/v1/vouch", timed(self.vouch, answer)),
             web.post("/v1/announce", timed(self.announce, answer)),
             web.post("/v1/leave", timed(self.leave, answer)),
         ]
@@ -187,6 +192,15 @@ class Endpoints:
         wanted = await self._decoded(request, MAX_ADOPT, wire.decode_adopt_request)
         async with self._adopts.turn():
             return _json(wire.encode_adopt_reply(await self._service.adopt(wanted)))
+
+    async def uses(self, request: web.Request) -> web.Response:
+        asked = await self._decoded(request, MAX_ASKED, wire_life.decode_asked)
+        return _json(wire_life.encode_uses(await self._service.uses(asked)))
+
+    async def vouch(self, request: web.Request) -> web.Response:
+        wanted = await self._decoded(request, MAX_VOUCH, wire_life.decode_vouch_request)
+        async with self._vouches.turn():
+            return _json(wire_life.encode_promised(await self._service.vouch(wanted)))
 
     async def announce(self, request: web.Request) -> web.Response:
         await self._service.announce(await self._decoded(request, MAX_ANNOUNCEMENT, wire.decode_announcement))

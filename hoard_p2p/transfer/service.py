@@ -8,6 +8,7 @@ from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
 
 class SendExtent(NamedTuple):
@@ -74,6 +75,14 @@ class PeerService(Protocol):
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pull segments that this node is home of from `request.source`; returns when they are durable here, or
         cannot be. Cancelled when the server's time for it is over."""
+        ...
+
+    async def uses(self, snapshots: Sequence[SnapshotId]) -> Sequence[Use]:
+        """Who uses these snapshots on this machine, and when they were used last; one for each, in order."""
+        ...
+
+    async def vouch(self, request: VouchRequest) -> Sequence[int]:
+        """Which of the segments are here whole, and will stay for a while whatever happens."""
         ...
 
     async def announce(self, announcement: Announcement) -> None:

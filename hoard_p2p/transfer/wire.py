@@ -158,17 +158,17 @@ def encode_leave(node: NodeId, incarnation: int) -> bytes:
 
 def decode_error(body: bytes) -> tuple[str, str]:
     """Name and message of an error."""
-    fields = _Fields.parse(body)
+    fields = Fields.parse(body)
     return fields.line("error", MAX_NAME), fields.message("message")
 
 
 def decode_hello(body: bytes) -> Hello:
-    fields = _Fields.parse(body)
+    fields = Fields.parse(body)
     members = fields.items("members", MAX_MEMBERS)
     return Hello(
         peer=_peer(fields.fields("peer")),
         cluster=fields.line("cluster", MAX_NAME),
-        members=tuple(_peer(_Fields.of(member)) for member in members),
+        members=tuple(_peer(Fields.of(member)) for member in members),
         snapshots_digest=fields.hex("snapshots_digest", 32),
         refs_digest=fields.hex("refs_digest", 32),
         boot=fields.hex("boot", MAX_BOOT),
@@ -176,11 +176,11 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def decode_records(body: bytes) -> tuple[Record, ...]:
-    return _records(_Fields.parse(body).items("records", MAX_RECORDS))
+    return _records(Fields.parse(body).items("records", MAX_RECORDS))
 
 
 def decode_residency(body: bytes) -> Residency:
-    fields = _Fields.parse(body)
+    fields = Fields.parse(body)
     return Residency(
         snapshot=fields.snapshot("snapshot"),
         node=fields.node("node"),
@@ -190,17 +190,17 @@ def decode_residency(body: bytes) -> Residency:
 
 
 def decode_adopt_request(body: bytes) -> AdoptRequest:
-    fields = _Fields.parse(body)
+    fields = Fields.parse(body)
     return AdoptRequest(fields.snapshot("snapshot"), fields.segments("segments"), fields.node("source"))
 
 
 def decode_adopt_reply(body: bytes) -> AdoptReply:
-    fields = _Fields.parse(body)
+    fields = Fields.parse(body)
     return AdoptReply(fields.segments("stored"), fields.flag("full"), fields.message("error"))
 
 
 def decode_announcement(body: bytes) -> Announcement:
-    fields = _Fields.parse(body)
+    fields = Fields.parse(body)
     return Announcement(
         snapshots=_records(fields.items("snapshots", MAX_NEWS)),
         refs=_records(fields.items("refs", MAX_NEWS)),
@@ -208,7 +208,7 @@ def decode_announcement(body: bytes) -> Announcement:
 
 
 def decode_leave(body: bytes) -> tuple[NodeId, int]:
-    fields = _Fields.parse(body)
+    fields = Fields.parse(body)
     return fields.node("node"), fields.number("incarnation", MAX_U64)
 
 
@@ -225,7 +225,7 @@ def _peer_record(peer: Peer) -> Record:
     }
 
 
-def _peer(fields: "_Fields") -> Peer:
+def _peer(fields: "Fields") -> Peer:
     return Peer(
         node_id=fields.node("id"),
         incarnation=fields.number("incarnation", MAX_U64),
@@ -256,26 +256,26 @@ def _from_base64(value: Json, name: str, most: int) -> bytes:
         raise BadRequest(f"{name}: {error}") from error
 
 
-class _Fields:
+class Fields:
     """The fields of one JSON object; each getter checks type and bound and raises BadRequest."""
 
     def __init__(self, record: Mapping[str, Json]) -> None:
         self._record = record
 
     @classmethod
-    def parse(cls, body: bytes) -> "_Fields":
+    def parse(cls, body: bytes) -> "Fields":
         try:
             return cls.of(json.loads(body, parse_constant=_refuse_constant))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is no JSON: {error}") from error
 
     @classmethod
-    def of(cls, value: Json) -> "_Fields":
+    def of(cls, value: Json) -> "Fields":
         if not isinstance(value, dict):
             raise BadRequest(f"a JSON object was expected, not {type(value).__name__}")
         return cls(value)
 
-    def fields(self, name: str) -> "_Fields":
+    def fields(self, name: str) -> "Fields":
         return self.of(self._record.get(name))
 
     def items(self, name: str, most: int) -> list[Json]:

@@ -25,6 +25,7 @@ COMMANDS = [
         "publish",
         "refs",
         "rm",
+        "scrub",
         "status",
         "tag",
     ),

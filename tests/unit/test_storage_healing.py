@@ -229,20 +229,19 @@ def test_after_a_restart_damage_is_healed_too(tmp_path: Path) -> None:
         assert is_complete(store)
 
 
-def test_a_crash_between_quarantine_and_healing_leaves_a_chunk_that_is_missing(tmp_path: Path) -> None:
+def test_a_place_that_was_quarantined_before_a_restart_is_healed_in_place_after_it(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         put_file(store)
         place = place_of(store, FILE[2])
         damage(store, place)
         store.distrust(chunk_id(FILE[2]), place)
     with Store.open(tmp_path) as store:
-        assert store.heal(chunk_id(FILE[2]), FILE[2]) is None
-        with store.writer() as writer:
-            sink = writer.resume_file(KEY, STEP * len(FILE))
-            sink.put(chunk_id(FILE[2]), FILE[2], 2 * STEP)
-            sink.finish(KEY, RUNS)
+        assert store.healer.damaged() == [chunk_id(FILE[2])]
+        assert store.heal(chunk_id(FILE[2]), FILE[2]) == place_of(store, FILE[2])
         assert is_complete(store)
         assert slab_of(store, place).read_bytes() == b"".join(FILE)
+    with Store.open(tmp_path) as store:
+        assert store.healer.damaged() == []
 
 
 def test_a_file_that_is_recorded_while_a_place_of_it_is_damaged_is_complete_once_that_is_healed(store: Store) -> None:

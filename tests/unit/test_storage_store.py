@@ -219,9 +219,16 @@ def test_the_journal_tells_every_change_of_names_in_order(store: Store) -> None:
     store.put_ref(RefRecord("a", SNAPSHOTS[0], Stamp(1, 0, store.node_id)))
     store.remove_snapshot(SNAPSHOTS[0], 99)
     entries = list(journal.scan(store.data_dir / "journal"))
-    assert [entry.kind for entry in entries] == [Kind.NODE, Kind.ROOT, Kind.SNAPSHOT, Kind.REF, Kind.SNAPSHOT]
+    assert [entry.kind for entry in entries] == [
+        Kind.NODE,
+        Kind.START,
+        Kind.ROOT,
+        Kind.SNAPSHOT,
+        Kind.REF,
+        Kind.SNAPSHOT,
+    ]
     assert entries[0].payload == store.node_id
-    assert entries[1].payload == SNAPSHOTS[0] + b"root"
+    assert entries[2].payload == SNAPSHOTS[0] + b"root"
 
 
 def test_a_quarantined_place_is_forgotten_and_the_next_one_has_a_new_generation(store: Store) -> None:

@@ -1,0 +1,100 @@
+"""Finding what no living snapshot names: the sources of marks, and the way through the index (gc)."""
+
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hoard_p2p.catalog.root import Root
+from hoard_p2p.catalog.root import decode as decode_root
+from hoard_p2p.errors import ChunkUnavailable, Corrupt
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.node.catalogs import OpenSnapshot
+from hoard_p2p.node.marking import Ids, LiveIds, catalog_ids, ids_in, stored_ids
+from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.reclaim import Dropped
+from hoard_p2p.storage.store import Store
+
+PAGE = 4096
+
+
+class Interrupted(Exception):
+    """A mount is coming: it must not find a file whole that is about to be given back. The sweep begins again later."""
+
+
+@dataclass(slots=True)
+class Marks:
+    """What is to be marked: `count` ids at most. `unread`: snapshots that must be marked and whose catalog is not whole
+    here."""
+
+    sources: list[Ids] = field(default_factory=list)
+    count: int = 0
+    unread: list[SnapshotId] = field(default_factory=list)
+
+    def add_open(self, opened: OpenSnapshot) -> None:
+        """Mark a snapshot by the catalog that is open; its catalog's chunks, too."""
+        self.sources.append(partial(_ids_of_open, opened))
+        self.count += opened.catalog.chunks + len(opened.root.catalog_runs) + 1
+
+
+def _ids_of_open(opened: OpenSnapshot) -> Iterator[bytes]:
+    root = opened.root
+    runs = root.catalog_runs if root.catalog_list is None else (root.catalog_list,)
+    yield b"".join(run.chunk_id for run in runs)
+    mapped = mmap.mmap(opened.fd, root.catalog_length, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+    yield from ids_in(memoryview(mapped))
+
+
+def marks(store: Store, living: Sequence[SnapshotId], must: set[SnapshotId]) -> Marks:
+    """Blocking. How to mark the `living` snapshots of which something may be here. Of one whose catalog is not whole
+    here only the catalog's own chunks are marked, unless it is among those that `must` be."""
+    found, reader = Marks(), store.reader()
+    for snapshot in living:
+        encoded = store.root(snapshot)
+        root = None if encoded is None else decode_root(encoded)
+        if root is not None and _is_readable(root, reader):
+            found.sources.append(partial(stored_ids, root, reader))
+            found.count += root.totals.chunks + len(root.catalog_runs) + 1
+        elif snapshot in must:
+            found.unread.append(snapshot)
+        elif root is not None:
+            found.sources.append(partial(_what_is_known, root, reader))
+            found.count += len(root.catalog_runs) + 1
+    return found
+
+
+def _is_readable(root: Root, reader: StoreReader) -> bool:
+    try:
+        return all(place is not None for place in reader.places(catalog_ids(root, reader)))
+    except (ChunkUnavailable, Corrupt):
+        return False
+
+
+def _what_is_known(root: Root, reader: StoreReader) -> Iterator[bytes]:
+    """The chunks of a catalog, as far as its list is here."""
+    try:
+        yield b"".join(catalog_ids(root, reader))
+    except (ChunkUnavailable, Corrupt):
+        yield b"" if root.catalog_list is None else root.catalog_list.chunk_id
+
+
+def sweep(store: Store, found: Marks, interrupted: Callable[[], bool], *, dry_run: bool) -> Dropped:
+    """Blocking. Drop every chunk that is not marked, or count them. Raises Interrupted, what marking raises (then what
+    was not looked at yet stays), StoreFailed."""
+    live = LiveIds(found.sources, found.count)
+
+    def is_live(identifier: bytes) -> bool:
+        if interrupted():
+            raise Interrupted
+        return live(identifier)
+
+    return _count(store, is_live) if dry_run else store.reclaimer.sweep(is_live)
+
+
+def _count(store: Store, is_live: Callable[[bytes], bool]) -> Dropped:
+    chunks = size = 0
+    after = b""
+    while page := store.life.listed(after, PAGE):
+        dead = [length for chunk_id, length in page if not is_live(chunk_id)]
+        chunks, size, after = chunks + len(dead), size + sum(dead), page[-1][0]
+    return Dropped(chunks, size)

@@ -1,0 +1,147 @@
+"""Room for who waits for it: sets are evicted in the order of `storage.eviction` until there is enough."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hoard_p2p.catalog.root import decode as decode_root
+from hoard_p2p.errors import HoardError, Refused, SnapshotUnknown
+from hoard_p2p.ids import SnapshotId, short
+from hoard_p2p.node import collecting, removal
+from hoard_p2p.node.evicting import Evictions, Outcome
+from hoard_p2p.printing import size_text
+from hoard_p2p.storage.eviction import CachedSet, Part, order, to_free
+
+if TYPE_CHECKING:
+    from hoard_p2p.node.app import Node
+
+log = logging.getLogger(__name__)
+
+RELIEF_SECONDS = 5.0
+VAIN_SECONDS = 10.0
+"""Who asks for room again so soon after there was none to be had is refused at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evictable:
+    """What could go to make room. `action`: the command, for people; `size`: bytes at most, as far as is known."""
+
+    snapshot: SnapshotId
+    size: int
+    action: str
+
+
+class Relief:
+    """`relief`, `candidates` and `advice` are for any thread but the event loop's, the rest is for the loop."""
+
+    def __init__(self, node: "Node", evictions: Evictions) -> None:
+        self._node = node
+        self._evictions = evictions
+        self._loop = asyncio.get_running_loop()
+        self._freeing = asyncio.Lock()
+        self._vain_until = 0.0
+        self._collected = 0
+
+    async def keep_headroom(self) -> None:
+        """Evict if too little is left for what arrives."""
+        room = self._node.store.room
+        size = to_free(room.capacity, room.available)
+        if size > 0 and time.monotonic() >= self._vain_until:
+            await self.free(size)
+
+    def relief(self, size: int) -> bool:
+        """Blocking, from any thread but the loop's: try for a few seconds to make `size` bytes available."""
+        if time.monotonic() < self._vain_until:
+            return False
+        answer: Future[bool] = Future()
+        try:
+            self._loop.call_soon_threadsafe(self._start_relief, size, answer)
+            return answer.result(RELIEF_SECONDS)
+        except (TimeoutError, RuntimeError):  # it goes on; or the loop is closed
+            return False
+
+    def _start_relief(self, size: int, answer: "Future[bool]") -> None:
+        async def free() -> None:
+            try:
+                freed = await self.free(size)
+            except HoardError as error:
+                log.warning("no room was made: %s", error)
+                freed = False
+            except Exception:  # the door of this task: a bug must not end the node
+                log.exception("no room was made")
+                freed = False
+            answer.set_result(freed)
+
+        self._node.group.create_task(free())
+
+    async def free(self, size: int) -> bool:
+        """Evict, set by set, until `size` bytes are available."""
+        async with self._freeing:
+            room = self._node.store.room
+            if room.available >= size:
+                return True
+            outcome = Outcome()
+            if self._node.names.removals != self._collected:
+                self._collected = self._node.names.removals
+                with suppress(collecting.Interrupted):
+                    await self._node.retention.gc()
+            for step in order(self._sets()):
+                if room.available >= size:
+                    break
+                await self._step(step.snapshot, step.part, size, outcome)
+            await self._node.retention.settle(outcome)
+            if room.available < size:
+                self._vain_until = time.monotonic() + VAIN_SECONDS
+            return room.available >= size
+
+    async def _step(self, snapshot: SnapshotId, part: Part, size: int, outcome: Outcome) -> None:
+        record, before = self._node.names.snapshot(snapshot), outcome.size
+        if record is None or record.replicas >= len(self._node.agent.view().peers):
+            return  # nobody could vouch
+        catalog = await self._evictions.catalog(snapshot)
+        if catalog is None:
+            return
+        missing = size - self._node.store.room.available
+        evictor = await self._evictions.evictor(snapshot)
+        with suppress(Refused, SnapshotUnknown):  # in use since just now
+            await self._evictions.evict_part(
+                record, catalog, evictor, part, outcome, enough=lambda: outcome.size - before >= missing
+            )
+        await self._node.retention.settle(outcome)
+        if outcome.size > before:
+            log.info("%s of %s were evicted to make room", size_text(outcome.size - before), short(snapshot))
+
+    def _sets(self) -> list[CachedSet]:
+        now = time.time_ns()
+        return [
+            CachedSet(
+                record.id,
+                record.last_used,
+                needed=record.pinned or bool(self._node.leases.users(record.id)),
+                expired=(until := removal.expires(self._node, record)) is not None and until < now,
+            )
+            for record in self._node.names.known()
+        ]
+
+    def candidates(self) -> Sequence[Evictable]:
+        """What could be evicted or removed, largest first. Reads a few rows of the index for each snapshot."""
+        found, nodes = [], len(self._node.agent.view().peers)
+        for one in self._sets():
+            record, encoded = self._node.names.snapshot(one.snapshot), self._node.store.root(one.snapshot)
+            if one.needed or record is None or encoded is None or not record.shown:
+                continue
+            root = decode_root(encoded)
+            if any(self._node.reader.place(run.chunk_id) for run in root.catalog_runs[:1]):
+                verb = "evict" if nodes > record.replicas else "rm"
+                found.append(Evictable(one.snapshot, root.totals.unique, f"hoard {verb} {short(one.snapshot)}"))
+        return sorted(found, key=lambda one: -one.size)
+
+    def advice(self, size: int) -> str:
+        """What could be given up to have that many bytes more, in words; empty if nothing."""
+        named = [f"{one.action} (up to {size_text(one.size)})" for one in self.candidates()[:3]]
+        return ", ".join(named)

@@ -1,0 +1,292 @@
+"""What goes from a node and what stays: evict, gc, rm, pins, over real nodes."""
+
+import asyncio
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import Refused, SnapshotUnknown, Unavailable
+from hoard_p2p.ids import SnapshotId, parse_snapshot_id
+from hoard_p2p.node.app import Node
+from hoard_p2p.node.publishing import publish
+from hoard_p2p.storage.records import SnapshotRecord
+from tests.unit.node_cluster import run, running, until
+
+MIB = 1 << 20
+
+
+def a_tree(path: Path, seed: int, size: int = 12 * MIB) -> Path:
+    """One large file, two segments and more, and a small one."""
+    path.mkdir()
+    (path / "large").write_bytes(Random(seed).randbytes(size))
+    (path / "small").write_bytes(b"%d" % seed)
+    return path
+
+
+async def published(node: Node, source: Path, **options: Json) -> SnapshotId:
+    async def report(body: dict[str, Json]) -> None:
+        return None
+
+    fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        told = await publish(node, fd, {"source": os.fspath(source), **options}, report)
+    finally:
+        os.close(fd)
+    return parse_snapshot_id(str(told["snapshot"]))
+
+
+async def read_whole(node: Node, snapshot: SnapshotId) -> None:
+    """Have all of it here, as a reader of every file would."""
+    opened = await node.open(snapshot)
+    mark = node.writer.mark()
+    for number in range(opened.catalog.segments):
+        await node.fetcher.whole(node.demand.segment(opened, number), timeout=20)
+    await node.blocking(node.writer.flush, mark)
+
+
+async def segments_here(node: Node, snapshot: SnapshotId) -> set[int]:
+    opened = await node.open_local(snapshot)
+    assert opened is not None
+    node.held.forget()
+    residency = await node.blocking(node.held.residency, snapshot, opened.catalog)
+    return {number for number in range(opened.catalog.segments) if residency.holds(number)}
+
+
+async def spread(one: Node, two: Node, path: Path) -> SnapshotId:
+    """A set of which each node is home of a part, and that is whole on both. (Node ids are drawn: try a few sets.)"""
+    for seed in range(1, 20):
+        snapshot = await published(one, a_tree(path / f"set{seed}", seed), replicas=1)
+        catalog, held = (await one.open(snapshot)).catalog, await two.blocking(two.store.holds, snapshot)
+        large = {number for number in range(catalog.segments) if catalog.segment_size(number) > MIB}
+        if held & large and large - held:
+            await read_whole(two, snapshot)
+            return snapshot
+    raise AssertionError("one node is home of everything")
+
+
+def known(node: Node, snapshot: SnapshotId) -> SnapshotRecord:
+    record = node.names.snapshot(snapshot)
+    assert record is not None
+    return record
+
+
+def test_the_only_node_of_a_cluster_evicts_nothing_and_says_what_to_do(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+            before = await segments_here(node, snapshot)
+            outcome = await node.retention.evict(snapshot)
+            assert (outcome.chunks, outcome.size) == (0, 0)
+            assert "only node" in outcome.kept[0]
+            assert "hoard rm" in outcome.kept[0]
+            assert await segments_here(node, snapshot) == before != set()
+
+    run(main)
+
+
+def test_an_ordinary_copy_goes_and_the_homes_copies_stay(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await spread(one, two, tmp_path)
+            everything = await segments_here(two, snapshot)
+            held = await two.blocking(two.store.holds, snapshot)
+            foreseen = await two.retention.evict(snapshot, dry_run=True)
+            assert await segments_here(two, snapshot) == everything, "a dry run drops nothing"
+            outcome = await two.retention.evict(snapshot)
+            assert await segments_here(two, snapshot) == held
+            assert (outcome.chunks, outcome.size) == (foreseen.chunks, foreseen.size)
+            assert outcome.size > MIB
+            assert outcome.reclaimed >= outcome.size * 0.9, "the disk space is back"
+            # what one published it holds in full, though it is not the home of all: its surplus goes next
+            await one.retention.evict(snapshot)
+            mine, theirs = await segments_here(one, snapshot), await segments_here(two, snapshot)
+            assert mine | theirs == everything, "of each segment a copy is left"
+
+    run(main)
+
+
+def test_two_nodes_that_evict_at_once_keep_a_copy_of_everything(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await spread(one, two, tmp_path)
+            everything = await segments_here(one, snapshot)
+            async with asyncio.TaskGroup() as group:
+                for node in (one, two):
+                    group.create_task(node.retention.evict(snapshot))
+            assert await segments_here(one, snapshot) | await segments_here(two, snapshot) == everything
+
+    run(main)
+
+
+def test_what_was_promised_stays_though_others_would_vouch(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await spread(one, two, tmp_path)
+            everything = await segments_here(two, snapshot)
+            assert await two.retention.evictions.vouch(snapshot, sorted(everything)) == sorted(everything)
+            await two.retention.evict(snapshot)
+            assert await segments_here(two, snapshot) == everything
+
+    run(main)
+
+
+def test_what_is_leased_or_pinned_is_not_evicted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+            with node.leases.held(snapshot, "mounted on /mnt/x"), pytest.raises(Refused, match="mounted on /mnt/x"):
+                await node.retention.evict(snapshot)
+            await node.blocking(lambda: node.names.pin(snapshot, pinned=True))
+            with pytest.raises(Refused, match="hoard unpin"):
+                await node.retention.evict(snapshot)
+
+    run(main)
+
+
+def test_gc_collects_what_was_removed_and_nothing_that_lives(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node:
+            stays = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+            goes = await published(node, a_tree(tmp_path / "b", 2), replicas=1)
+            before, used = await segments_here(node, stays), node.store.room.used
+            assert (await node.retention.gc()).chunks == 0
+            await node.remove(goes, force=False)
+            foreseen = await node.retention.gc(dry_run=True)
+            outcome = await node.retention.gc()
+            assert (outcome.chunks, outcome.size) == (foreseen.chunks, foreseen.size)
+            assert outcome.size >= 12 * MIB
+            assert outcome.reclaimed >= 11 * MIB
+            assert used - node.store.room.used >= 11 * MIB
+            assert await segments_here(node, stays) == before
+            assert await node.open_local(stays) is not None
+            assert (await node.retention.gc()).chunks == 0, "there is nothing more to collect"
+
+    run(main)
+
+
+def test_a_removed_snapshot_that_is_mounted_keeps_its_bytes_until_the_mount_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+            with node.leases.held(snapshot, "mounted on /mnt/x"):
+                await node.remove(snapshot, force=True)
+                assert (await node.retention.gc()).chunks == 0
+            assert (await node.retention.gc()).chunks > 0
+
+    run(main)
+
+
+def test_nothing_is_collected_while_a_catalog_that_must_be_read_cannot(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+        async with running(tmp_path / "n") as node:  # again: no catalog is open
+            before = await segments_here(node, snapshot)
+            opened = await node.open(snapshot)
+            await node.blocking(node.store.reclaimer.drop, [run.chunk_id for run in opened.root.catalog_runs])
+        async with running(tmp_path / "n") as node:
+            chunks = await node.blocking(node.store.extents_count)
+            with pytest.raises(Unavailable, match="nothing is collected"):
+                await node.retention.gc()
+            assert await node.blocking(node.store.extents_count) == chunks
+            assert before
+
+    run(main)
+
+
+def test_rm_is_refused_while_another_node_uses_the_snapshot(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await published(one, a_tree(tmp_path / "a", 1, size=MIB), replicas=1)
+            with two.leases.held(snapshot, "mounted on /mnt/x"):
+                with pytest.raises(Refused, match=r"mounted on /mnt/x on m\b"):
+                    await one.remove(snapshot, force=False)
+                await one.remove(snapshot, force=True)
+            await until(lambda: bool(known(two, snapshot).removed))
+
+    run(main)
+
+
+def test_a_pin_can_be_taken_back_on_another_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await published(one, a_tree(tmp_path / "a", 1, size=MIB), replicas=1, pin=True)
+            await until(lambda: known(two, snapshot).pinned)
+            with pytest.raises(Refused, match="pinned"):
+                await two.remove(snapshot, force=False)
+            await two.blocking(lambda: two.names.pin(snapshot, pinned=False))
+            await one.ask_names()
+            assert not known(one, snapshot).pinned
+            await published(one, tmp_path / "a", replicas=1)
+            assert not known(one, snapshot).pinned
+
+    run(main)
+
+
+def test_what_nothing_names_or_uses_goes_after_its_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            goes = await published(one, a_tree(tmp_path / "a", 1, size=MIB), replicas=1, keep=0)
+            named = await published(one, a_tree(tmp_path / "b", 2, size=MIB), replicas=1, keep=0, name="set:1")
+            pinned = await published(one, a_tree(tmp_path / "c", 3, size=MIB), replicas=1, keep=0, pin=True)
+            used = await published(one, a_tree(tmp_path / "d", 4, size=MIB), replicas=1, keep=0)
+            with two.leases.held(used, "mounted on /mnt/x"):
+                foreseen = await one.retention.gc(dry_run=True)
+                assert foreseen.removed == [goes]
+                assert known(one, goes).removed == 0
+                outcome = await one.retention.gc()
+            assert outcome.removed == [goes]
+            assert {record.id for record in one.names.snapshots()} == {named, pinned, used}
+            await until(lambda: bool(known(two, goes).removed))
+
+    run(main)
+
+
+def test_a_pull_holds_its_segments_before_it_fetches_and_lets_go_of_those_it_did_not_get(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await published(one, a_tree(tmp_path / "a", 1), replicas=1)
+            opened = await two.open(snapshot)
+            held: set[int] = set()
+            await two.blocking(two.store.life.drop_holds, snapshot, range(opened.catalog.segments))
+            for number in range(opened.catalog.segments):
+                ids = [chunk.chunk_id for chunk in opened.catalog.segment_chunks(number)]
+                await two.blocking(two.store.reclaimer.drop, ids)
+            lost, good = 0, 1
+            chunks = [chunk.chunk_id for chunk in opened.catalog.segment_chunks(lost)]
+            await one.blocking(one.store.reclaimer.drop, chunks)
+            assert await two.pull(snapshot, [lost, good], one.me) == [good]
+            assert await two.blocking(two.store.holds, snapshot) == held | {good}
+            assert await two.pull(snapshot, [lost], one.me) == []
+            assert await two.blocking(two.store.holds, snapshot) == held | {good}
+
+    run(main)
+
+
+def test_a_publish_that_fails_leaves_nothing_known(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1, size=MIB), replicas=1)
+            await node.remove(snapshot, force=False)
+            root = await node.blocking(node.store.root, snapshot)
+            assert root is None
+            with pytest.raises(SnapshotUnknown):
+                await node.retention.evict(snapshot)
+
+    run(main)
+
+
+def test_a_full_store_makes_room_for_what_arrives_from_what_others_keep(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            cold = await spread(one, two, tmp_path)
+            held = await two.blocking(two.store.holds, cold)
+            room = two.store.room
+            wanted = room.available + 1
+            assert await asyncio.to_thread(two.retention.relief, wanted)
+            assert await segments_here(two, cold) == held
+
+    run(main)
