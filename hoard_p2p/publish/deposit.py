@@ -45,21 +45,22 @@ class Deposit:
         fresh, repeated = self._claim(pieces)
         stored = 0
         try:
-            known = self._sink.has([piece.chunk_id for piece in fresh]) if fresh else []
-            for piece, is_known in zip(fresh, known, strict=True):
-                if is_known:
-                    repeated += len(piece.data)
-                else:
-                    self._put(piece, file)
-                    stored += len(piece.data)
+            if file is None:
+                news = self._sink.put_many([(piece.chunk_id, piece.data) for piece in fresh])
+            else:
+                news = self._put_in(fresh, file)
+            stored = sum(len(piece.data) for piece, new in zip(fresh, news, strict=True) if new)
+            repeated += sum(len(piece.data) for piece in fresh) - stored
         finally:
             self._release(fresh, stored, repeated)
 
-    def _put(self, piece: Piece, file: FileSink | None) -> None:
-        if file is None:
-            self._sink.put(piece.chunk_id, piece.data)
-        else:
-            file.put(piece.chunk_id, piece.data, piece.offset)
+    def _put_in(self, pieces: Sequence[Piece], file: FileSink) -> list[bool]:
+        """Put those that are not stored into `file`; for each whether it was new."""
+        news = [not known for known in self._sink.has([piece.chunk_id for piece in pieces])]
+        for piece, new in zip(pieces, news, strict=True):
+            if new:
+                file.put(piece.chunk_id, piece.data, piece.offset)
+        return news
 
     def _claim(self, pieces: Sequence[Piece]) -> tuple[list[Piece], int]:
         """The pieces that no thread is putting, now claimed for this one, and the bytes of the others."""
