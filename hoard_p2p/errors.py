@@ -79,8 +79,9 @@ class NodeRunning(HoardError):
     """A node already runs on this data directory."""
 
     def __init__(self, data_dir: Path | str, pid: int) -> None:
+        seen = f"pid {pid}" if pid else "it cannot be seen from here: it is in another container, or on another machine"
         super().__init__(
-            f"a node already runs on {data_dir} (pid {pid}); stop it with: hoard down --data-dir {quote(str(data_dir))}"
+            f"a node already runs on {data_dir} ({seen}); stop it with: hoard down --data-dir {quote(str(data_dir))}"
         )
         self.pid = pid
 

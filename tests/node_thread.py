@@ -24,6 +24,7 @@ def node_in_thread(data_dir: Path) -> Iterator[Node]:
         loops.append(asyncio.get_running_loop())
         async with running(data_dir) as node, asyncio.TaskGroup() as group:
             serving = group.create_task(LocalServer(data_dir, partial(operations.handle, node)).run())
+            await asyncio.sleep(0)  # it has begun, and so will end properly
             started.append(node)
             answers.set()
             await stop.wait()

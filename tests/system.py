@@ -52,6 +52,7 @@ class Machine:
     rack: str = ""
     prefix: tuple[str, ...] = ()
     discovery: str = "mdns"
+    options: tuple[str, ...] = ()
     listen: str = "0.0.0.0:0"
     environment: dict[str, str] = field(default_factory=dict)
     mounts: list[Path] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Machine:
         rack = ("--rack", self.rack) if self.rack else ()
         self.hoard(
             "up", "--detach", "--cluster", self.cluster, "--name", self.name, "--listen", self.listen,
-            "--discovery", self.discovery, *rack,
+            "--discovery", self.discovery, *rack, *self.options,
         )  # fmt: skip
 
     @property

@@ -16,6 +16,7 @@ Exit statuses:
 """
 
 MODULES = {
+    "capacity": "capacity",
     "cat": "reading",
     "demo": "demo",
     "diff": "diff",

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hoard_p2p.cli.answers import Fields
+from hoard_p2p.cli.capacity import floor_text, limit_text
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, table, write_json
@@ -48,8 +49,15 @@ _CLEAR = "\x1b[H\x1b[J"
     type=parse_size,
     default=None,
     metavar="SIZE",
-    help="What this node may carry, for instance 500GiB: nodes with more are home of more data "
-    "[default: 80 % of the free disk space at the first start].",
+    help="What this node may take of the disk, for instance 500GiB; nodes with more are home of more data "
+    "[default: as before, at the first start 80 % of the free space].",
+)
+@click.option(
+    "--floor",
+    type=floor_text,
+    default=None,
+    metavar="SIZE|PERCENT",
+    help="What stays free of the disk for others [default: as before, at first 5%].",
 )
 @click.option(
     "--discovery",
@@ -76,6 +84,7 @@ def up(
     name: str | None,
     rack: str,
     capacity: int | None,
+    floor: str | None,
     discovery: tuple[str, ...],
     scrub_days: float | None,
     detach: bool,
@@ -103,6 +112,7 @@ def up(
         capacity=capacity,
         discovery=discovery,
         scrub_days=scrub_days,
+        floor=floor or "",
     )
     if not is_loopback(host):
         complain(OPEN_MODE)
@@ -165,7 +175,7 @@ def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
 
     SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
     many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
-    counted. The weight of the store says how much data this node is home of, compared with others; it is no limit.
+    counted. `hoard capacity` says more of the room of the store, and changes it.
 
     With --watch --json, each line is one JSON object.
 
@@ -204,11 +214,19 @@ def _node_text(answer: Fields) -> str:
             f"node      {printable(node.text('name'))} ({node.text('id')[:12]}){rack}, "
             f"cluster {printable(node.text('cluster'))}, pid {node.number('pid')}, version {node.text('version')}",
             f"address   {node.text('url')}",
-            f"store     {size_text(store.number('used'))} used (weight {size_text(store.number('capacity'))}), "
-            f"{store.number('chunks'):,} chunks, in {printable(node.text('data_dir'))}",
+            f"store     {size_text(store.number('used'))} used of {limit_text(store.number('capacity'))}, "
+            f"{_room_text(store)}{store.number('chunks'):,} chunks, in {printable(node.text('data_dir'))}",
             *([f"scrub     {scrub_text(answer.fields('scrub'))}"] if answer.body.get("scrub") else []),
         )
     )
+
+
+def _room_text(store: Fields) -> str:
+    """What could be stored now, and why that is less than one might think."""
+    parts = [f"{size_text(store.number('available'))} available"]
+    parts += [f"{size_text(store.number('promised'))} being written"] if store.number("promised") else []
+    parts += [f"{size_text(store.number('ghosts'))} deleted and still open"] if store.number("ghosts") else []
+    return ", ".join(parts) + ", "
 
 
 def peers_text(answer: Fields) -> str:

@@ -126,7 +126,16 @@ def _summary(result: Body) -> str:
     return (
         f"{fields.number('files'):,} files, {size_text(fields.number('bytes'))}: "
         f"{size_text(fields.number('stored'))} new, {size_text(fields.number('deduplicated'))} already known"
+        f"{_reading(fields)}"
     )
+
+
+def _reading(fields: Fields) -> str:
+    """How many files did not have to be read."""
+    read, unchanged = fields.number("read"), fields.number("unchanged")
+    if not unchanged:
+        return ""
+    return f"; {read:,} files read, {unchanged:,} unchanged" if read else "; nothing changed, no file was read"
 
 
 @click.command()
@@ -157,7 +166,9 @@ def _summary(result: Body) -> str:
 )
 @click.option("--preserve-owner", is_flag=True, help="Keep user and group ids; else the mount shows its own user.")
 @click.option("--reproducible", is_flag=True, help="Drop modification times, so that equal files give an equal id.")
+@click.option("--rehash", is_flag=True, help="Read every file, also those that did not change since the last publish.")
 @click.option("--skip-unreadable", is_flag=True, help="Leave out what cannot be read, and name it, instead of failing.")
+@click.option("--try", "try_it", is_flag=True, help="Begin even if it does not seem to fit on this node.")
 @click.pass_obj
 def publish(
     doors: Doors,
@@ -171,16 +182,24 @@ def publish(
     chunker: str,
     preserve_owner: bool,
     reproducible: bool,
+    rehash: bool,
     skip_unreadable: bool,
+    try_it: bool,
 ) -> None:
     """Make a snapshot of the directory SOURCE and show it to the cluster.
 
     Prints the snapshot id alone on the last line of standard output; with --json, one JSON object on one line
     instead. Progress and warnings go to standard error.
 
+    Publishing a directory again reads only the files that changed: not those whose size, times, inode and device are
+    as they were when they were read. Files changed within 2 seconds of that reading are read again, and all files
+    where such stamps say little (FAT, FUSE, unknown file systems). The snapshot is the same as with --rehash.
+
     A GLOB without a slash matches a name at any depth; with one it matches a path below SOURCE; one that ends in a
     slash matches only directories; ** stands for any number of directories. One that matched nothing is named at the
     end.
+
+    What cannot fit in the store of this node is refused as soon as SOURCE was counted; --try goes on all the same.
 
     \b
     Examples:
@@ -194,7 +213,9 @@ def publish(
         "chunker": chunker,
         "preserve_owner": preserve_owner,
         "reproducible": reproducible,
+        "rehash": rehash,
         "skip_unreadable": skip_unreadable,
+        "try": try_it,
     }
     path = source_path(source)
     check_excludes(exclude, path)

@@ -144,6 +144,11 @@ class ClusterAgent:
         self._membership.left(node_id, incarnation, self._clock())
         self._news.set()
 
+    def renew(self, me: Peer) -> None:
+        """This node's own record changed."""
+        self._membership.renew(me)
+        self._news.set()
+
     # --- steps
 
     async def _discover(self, discovery: Discovery) -> None:

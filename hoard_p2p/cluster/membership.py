@@ -207,6 +207,10 @@ class Membership:
         addresses."""
         return [Probe(peer) for peer in (*self._candidates(), *self._said_to_leave(), *self._due(now))]
 
+    def renew(self, me: Peer) -> None:
+        """My own record is another from now on (another weight); others learn it with the next answer."""
+        self._me, self._view = me, None
+
     # --- what is known
 
     def view(self) -> ClusterView:

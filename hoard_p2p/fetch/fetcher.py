@@ -17,6 +17,7 @@ from hoard_p2p.fetch.flight import Flight, shortened
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of, next_batch
 from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.fetch.turns import Turns
+from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import PeerChunks, Place
 from hoard_p2p.peer import NodeId, Peer
@@ -118,6 +119,7 @@ class Fetcher:
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
+        self.unstored = Unstored()
         self.received = 0
         """Bytes received from peers since the start."""
 
@@ -334,7 +336,7 @@ class Fetcher:
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")
         except (StoreFailed, Corrupt) as error:  # I5: the reader gets its bytes all the same
-            log.warning("chunk %s was not stored: %s", short(chunk.chunk_id), error)
+            self.unstored.note(chunk.chunk_id, error)
             return Landed(None, bytes(data))
 
 

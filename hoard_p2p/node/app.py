@@ -35,7 +35,6 @@ from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.parts import Counters, NodeParts
-from hoard_p2p.node.readers import ThroughReaders
 from hoard_p2p.node.retention import Retention
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
@@ -93,7 +92,6 @@ class Node:
         self.names = Names(self.store, self.store.node_id, time.time_ns)
         self.held = Held(self.store.node_id, self.reader)
         self.leases = Leases()
-        self.through = ThroughReaders()
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
@@ -308,6 +306,8 @@ class Node:
         if any(segment >= catalog.segments for segment in segments):
             raise BadRequest(f"snapshot {short(snapshot)} has {catalog.segments} segments")
         mine = [number for number in dict.fromkeys(segments) if self._may_keep(catalog, number)]
+        absent = [number for number in mine if not await self.blocking(self.held.whole, catalog, number)]
+        await self.blocking(self.store.room.check, sum(_length(catalog, number) for number in absent))
         held = await self.blocking(self.store.holds, snapshot)
         fresh = [number for number in mine if number not in held]
         await self.blocking(self.store.add_holds, snapshot, fresh)  # before the first chunk: none of it is evicted
@@ -386,3 +386,7 @@ class Node:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _length(catalog: Catalog, segment: int) -> int:
+    return sum(length for _, _, length in catalog.segment_chunks(segment))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hoard_p2p.config import Json
 from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.node import framing
+from hoard_p2p.node.descriptors import no_files_left
 
 QUICK_SECONDS = 30.0
 """What an operation may take that waits for nothing but the node and short questions to its peers."""
@@ -82,6 +83,9 @@ class NodeClient:
             if progress is not None and isinstance(report, dict):
                 progress(report)
         framing.raise_error(message.body)
+        if message.cut:
+            message.close()
+            raise no_files_left(op)
         result = message.body.get("result")
         return Reply(result if isinstance(result, dict) else {}, message.fds)
 

@@ -35,10 +35,12 @@ _IN_MEMFD = b"@memfd"
 
 
 class Message(NamedTuple):
-    """A received message; whoever takes it owns (and closes) `fds`."""
+    """A received message; whoever takes it owns (and closes) `fds`. `cut`: some were lost, since this process could not
+    have any more."""
 
     body: dict[str, Json]
     fds: tuple[int, ...]
+    cut: bool = False
 
     def close(self) -> None:
         for fd in self.fds:
@@ -82,7 +84,7 @@ def send(sock: socket.socket, body: Mapping[str, Json], fds: Sequence[int] = ())
 
 def receive(sock: socket.socket) -> Message | None:
     """The next message; None at the end of the stream. Raises BlockingIOError, and HoardError for a malformed one."""
-    data, fds, _flags, _address = socket.recv_fds(sock, INLINE_LIMIT + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+    data, fds, flags, _address = socket.recv_fds(sock, INLINE_LIMIT + 1, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
     if not data:
         for fd in fds:
             os.close(fd)
@@ -98,7 +100,7 @@ def receive(sock: socket.socket) -> Message | None:
         for fd in fds:
             os.close(fd)
         raise HoardError(f"malformed local message: {error}") from error
-    return Message(body, tuple(fds))
+    return Message(body, tuple(fds), bool(flags & socket.MSG_CTRUNC))
 
 
 def error_body(error: HoardError) -> dict[str, Json]:

@@ -20,14 +20,19 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, HoardError, StoreFailed, from_wire
 from hoard_p2p.interfaces import SlabBroker, SlabHandle, SlabKind
 from hoard_p2p.node import framing
+from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.ingest_wire import decode_extents
 from hoard_p2p.node.local import Connection, LocalReply, LocalRequest
 from hoard_p2p.storage.allowance import Loan
 from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.failures import store_failure
 
 log = logging.getLogger(__name__)
 
 Body = dict[str, Json]
+Fits = Callable[[int], None]
+"""Could so many new bytes be stored? Blocking. Raises StoreFull."""
+
 EXIT_SECONDS = 10.0
 MAX_WORKERS = 8
 """Processes that read and store beside the one that walks and builds the catalog: it can feed no more."""
@@ -46,12 +51,15 @@ class Ingested:
 class Session:
     """The operations that one ingest process may ask for."""
 
-    def __init__(self, broker: SlabBroker, executor: Executor, report: Callable[[Body], Awaitable[None]]) -> None:
+    def __init__(
+        self, broker: SlabBroker, executor: Executor, report: Callable[[Body], Awaitable[None]], fits: Fits
+    ) -> None:
         self._broker = broker
         self._executor = executor
         self._report = report
         self.outcome: Ingested | HoardError | None = None
         self.loan = Loan(broker)
+        self._fits = fits
 
     async def handle(self, request: LocalRequest) -> LocalReply:
         match request.op:
@@ -61,7 +69,7 @@ class Session:
                 return await self._slab(self._resume_slab, request)
             case "commit":
                 await self._commit(request)
-            case "grant" | "give_back":
+            case "grant" | "give_back" | "could_fit":
                 await asyncio.wrap_future(self._executor.submit(self._room, request))
             case "complete_file":
                 await asyncio.wrap_future(self._executor.submit(self._complete, request))
@@ -90,7 +98,9 @@ class Session:
 
     def _room(self, request: LocalRequest) -> None:
         size = _number(request.args["size"])
-        if request.op == "grant":
+        if request.op == "could_fit":
+            self._fits(size)
+        elif request.op == "grant":
             self.loan.grant(size)
         else:
             self.loan.give_back(size, _number(request.args["taken"]))
@@ -150,15 +160,16 @@ async def ingest(
     claims: Claims,
     executor: Executor,
     report: Callable[[Body], Awaitable[None]],
+    fits: Fits,
+    memory: Sequence[int] = (),
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
     stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
-    known to be in use. Raises what the process failed with."""
-    scratch_root = data_dir / SCRATCH
-    scratch_root.mkdir(mode=0o700, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=PREFIX, dir=scratch_root))
+    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see `ingest_memory`. Raises what the
+    process failed with."""
+    scratch = await in_executor(executor, _scratch, data_dir)
     lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(1 + _workers())]
-    session = Session(broker, executor, report)
+    session = Session(broker, executor, report, fits)
     try:
         theirs = [line.fileno() for _, line in lines]
         argv = _argv(data_dir, scratch, dir_fd, claims.fd, theirs)
@@ -167,7 +178,7 @@ async def ingest(
         )
         for _, line in lines:
             line.close()
-        await _converse(process, [ours for ours, _ in lines], session, options)
+        await _converse(process, [ours for ours, _ in lines], session, options, memory)
     finally:
         session.loan.close()
         for ours, line in lines:
@@ -185,6 +196,16 @@ def _workers() -> int:
     return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
 
 
+def _scratch(data_dir: Path) -> Path:
+    """A fresh folder for the temporary files of one ingest. Raises StoreFailed."""
+    root = data_dir / SCRATCH
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    except OSError as error:
+        raise store_failure(f"no room for temporary files in {root}", error) from error
+
+
 def _argv(data_dir: Path, scratch: Path, dir_fd: int, claims_fd: int, lines: Sequence[int]) -> list[str]:
     return [
         sys.executable, "-m", "hoard_p2p.node.ingest_main",
@@ -193,13 +214,17 @@ def _argv(data_dir: Path, scratch: Path, dir_fd: int, claims_fd: int, lines: Seq
 
 
 async def _converse(
-    process: asyncio.subprocess.Process, lines: Sequence[socket.socket], session: Session, options: Body
+    process: asyncio.subprocess.Process,
+    lines: Sequence[socket.socket],
+    session: Session,
+    options: Body,
+    memory: Sequence[int],
 ) -> None:
     """Serve the process on the first line, and its workers on the others, until it ends."""
     try:
         for line in lines:
             line.setblocking(False)
-        framing.send(lines[0], options)
+        framing.send(lines[0], options, memory)
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(Connection(line, session.handle).serve()) for line in lines[1:]]
             await Connection(lines[0], session.handle).serve()

@@ -23,6 +23,7 @@ from hoard_p2p.errors import HoardError, NoNode, Refused, wire_name
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
 from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient, Reply
+from hoard_p2p.node.ingest_memory import remembering
 from hoard_p2p.node.ingest_wire import encode_extents
 from hoard_p2p.publish import Crew, Progress, PublishOptions, PublishResult, publish_directory
 from hoard_p2p.storage.claims import Claims
@@ -74,11 +75,15 @@ class NodeBroker:
     def give_back(self, size: int, taken: int = 0) -> None:
         self.call("give_back", {"size": size, "taken": taken})
 
+    def could_fit(self, size: int) -> None:
+        """Raises StoreFull if so many new bytes could not be stored, even if what may be evicted were."""
+        self.call("could_fit", {"size": size})
+
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         self.call("complete_file", {"key": file_key.hex(), "slab": slab, "complete": complete})
 
 
-def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> PublishOptions:
+def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path, broker: NodeBroker) -> PublishOptions:
     own = os.stat(data_dir)
     exclude = body.get("exclude")
     return PublishOptions(
@@ -89,6 +94,7 @@ def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> Publish
         reproducible=body.get("reproducible") is True,
         skip_unreadable=body.get("skip_unreadable") is True,
         own_data=(own.st_dev, own.st_ino),
+        fits=None if body.get("try") is True else broker.could_fit,
     )
 
 
@@ -120,6 +126,8 @@ def _summary(result: PublishResult) -> dict[str, Json]:
         "unreadable_count": skipped.unreadable.count,
         "not_kept": [{"name": kind.name, "count": kind.count, "example": kind.example} for kind in result.not_kept],
         "unmatched_excludes": [os.fsdecode(pattern) for pattern in result.unmatched_excludes],
+        "unchanged": result.unchanged,
+        "read": result.totals.files - result.unchanged,
     }
 
 
@@ -140,7 +148,14 @@ def _crew(data_dir: Path, lines: Sequence[socket.socket], chunker: Chunker, clai
 
 
 def _run(
-    data_dir: Path, dir_fd: int, *, claims: Claims, broker: NodeBroker, options: PublishOptions, crew: Crew
+    data_dir: Path,
+    memory: Sequence[int],
+    dir_fd: int,
+    *,
+    claims: Claims,
+    broker: NodeBroker,
+    options: PublishOptions,
+    crew: Crew,
 ) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -148,13 +163,14 @@ def _run(
     def report(progress: Progress) -> None:
         broker.call("progress", _progress(progress))
 
-    with _sink(data_dir, broker, claims) as writer:
+    with _sink(data_dir, broker, claims) as writer, remembering(memory, _summary) as remembered:
         result = publish_directory(
             dir_fd,
             writer,
             options,
             report=report,
             stop=stopping.is_set,
+            remembering=remembered,
             crew=crew,
         )
     broker.call("finished", {"root": base64.b64encode(result.root).decode(), "summary": _summary(result)})
@@ -172,10 +188,10 @@ def main(argv: Sequence[str]) -> int:
     if first is None:
         return 1
     broker = NodeBroker(NodeClient(lines[0], ENDLESS))
-    options = _options(first.body, data_dir, scratch)
+    options = _options(first.body, data_dir, scratch, broker)
     try:
         with closing(_crew(data_dir, lines[1:], options.chunker, claims)) as crew:
-            _run(data_dir, int(argv[2]), claims=claims, broker=broker, options=options, crew=crew)
+            _run(data_dir, first.fds, int(argv[2]), claims=claims, broker=broker, options=options, crew=crew)
     except HoardError as error:
         broker.call("failed", {"error": wire_name(error), "message": str(error)})
         return 1

@@ -10,11 +10,13 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError
 from hoard_p2p.node import framing
+from hoard_p2p.node.descriptors import explained, no_files_left
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,10 @@ class LocalRequest:
 
 
 Handler = Callable[[LocalRequest], Awaitable[LocalReply]]
+
+
+def _hang_up(client: socket.socket, _: object) -> None:
+    client.close()
 
 
 async def _ready(sock: socket.socket, *, writing: bool) -> None:
@@ -135,7 +141,9 @@ class Connection:
             stay=self._stay,
         )
         try:
-            if message.body.get("heartbeat") is True:
+            if message.cut:
+                reply: LocalReply | HoardError = no_files_left(request.op)
+            elif message.body.get("heartbeat") is True:
                 reply = await self._answer_beating(request, seq)
             else:
                 reply = await self._answer(request)
@@ -170,6 +178,9 @@ class Connection:
         except HoardError as error:
             return error
         except Exception as error:
+            if (known := explained(error, request.op)) is not None:
+                log.warning("%s", known)
+                return known
             log.exception("operation %s failed", request.op)
             return HoardError(f"internal error in {request.op}: {error!r}; the node's log has the details")
 
@@ -195,7 +206,8 @@ class LocalServer:
                         log.warning("a local client could not be accepted: %s", error)
                         await asyncio.sleep(ACCEPT_PAUSE)
                         continue
-                    group.create_task(Connection(client, self._handler, beat=self._beat).serve())
+                    serving = group.create_task(Connection(client, self._handler, beat=self._beat).serve())
+                    serving.add_done_callback(partial(_hang_up, client))  # also if it never began
         finally:
             # Before closing: the open socket keeps its inode, so that no other file can have the same number.
             if self._file_there() == self._file:  # else the directory was replaced, and another node listens there

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -15,16 +14,18 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hoard_p2p.config import NodeSettings
-from hoard_p2p.errors import DeadlineExceeded, HoardError, StoreFailed
-from hoard_p2p.node import ingest, operations
+from hoard_p2p.config import NodeSettings, parse_floor
+from hoard_p2p.errors import DeadlineExceeded, HoardError
+from hoard_p2p.node import ingest, operations, room_operations
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
+from hoard_p2p.node.descriptors import NODE_FILES, allow_files
 from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.parts import NodeParts
 from hoard_p2p.node.scrubbing import set_days
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import is_loopback
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
@@ -48,10 +49,10 @@ class _Stop(Exception):
 def run_node(settings: NodeSettings, report: Report) -> int:
     """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
 
-    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, and
-    HoardError if the address is taken.
+    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, Refused if it may open too few
+    files, and HoardError if the address is taken.
     """
-    _raise_descriptor_limit()
+    allow_files(NODE_FILES, "a node")
     with Store.open(settings.data_dir) as store:
         _set_capacity(store, settings)
         set_days(store, settings.scrub_days)
@@ -71,17 +72,13 @@ def _reason(group: ExceptionGroup[Exception]) -> Exception:
     return expected.exceptions[0] if expected is not None else group
 
 
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _set_capacity(store: Store, settings: NodeSettings) -> None:
     if settings.capacity is not None:
         store.set_capacity(settings.capacity)
     elif store.capacity() is None:
         store.set_capacity(int(shutil.disk_usage(settings.data_dir).free * CAPACITY_SHARE))
+    if settings.floor:
+        store.set_floor(parse_floor(settings.floor))
 
 
 async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
@@ -120,6 +117,7 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             node.retention.run,
             node.scrubbing.run,
             partial(_watch_data_dir, node),
+            partial(room_operations.keep_count, node),
         ):
             node.group.create_task(work())
         log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
@@ -162,8 +160,8 @@ def _log_dir(data_dir: Path) -> Path:
         DataDir(data_dir).refuse_foreign()
         log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreFailed(
-            f"the data directory {data_dir} cannot be used: {error.strerror or error}; choose another with --data-dir"
+        raise store_failure(
+            f"the data directory {data_dir} cannot be used (another can be chosen with --data-dir)", error
         ) from error
     return log_dir
 

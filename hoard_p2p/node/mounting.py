@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from hoard_p2p.config import default_workers
 from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, MountFailed
 from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.interfaces import MountOptions
@@ -14,6 +15,7 @@ from hoard_p2p.mount.shared import WorkerSlot
 from hoard_p2p.mount.supervisor import Supervisor
 from hoard_p2p.node.background import START_SECONDS, Report, open_log, wait_for_report
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.descriptors import MOUNT_FILES, allow_files
 from hoard_p2p.node.mount_kind import Settlement, with_kind
 from hoard_p2p.node.mount_line import SupervisorLine
 from hoard_p2p.node.mount_worker import serve
@@ -44,9 +46,11 @@ def mount_snapshot(
     """Mount what `text` means; the exit status.
 
     In the foreground it returns when the mount is gone, and calls `answers` with the snapshot id as soon as the mount
-    can be read; else it returns then. Raises NoNode, NotFound, Unavailable, Corrupt, BadRequest, MountFailed.
+    can be read; else it returns then. Raises NoNode, NotFound, Unavailable, Corrupt, BadRequest, MountFailed, and
+    Refused if it may open too few files.
     """
     refuse_overlap(data_dir, options.mountpoint)
+    allow_files(MOUNT_FILES + max(options.workers, default_workers()), "a mount")
     with NodeClient.connect(data_dir) as client:
         reply = client.call("open", {"snapshot": text, "mount": True})
         through = elsewhere(reply.body, client.node_pid)

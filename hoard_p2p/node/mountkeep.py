@@ -29,6 +29,7 @@ from hoard_p2p.node.background import open_log
 from hoard_p2p.node.mountfate import Facts, Step, is_newer, next_step
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.plan import MountPlan
+from hoard_p2p.node.readers import ThroughReaders
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class MountKeep:
     def __init__(self, log_dir: Path, *, command: Sequence[str] = ADOPTER, version: str = __version__) -> None:
         """`command`: starts a supervisor; gets `MountFds.encode()` and the plan, and `--take-over` where the present
         one is to give way. Its output goes to `log_dir`/mount.log. `version`: ours."""
+        self.through = ThroughReaders()
         self._log_dir = log_dir
         self._command = tuple(command)
         self._version = version

@@ -53,6 +53,7 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
         await node.retention.expect_mount(snapshot)
     request.stay.enter_context(node.leases.held(snapshot, f"open in pid {request.pid}"))
     opened = await node.open(snapshot)
+    await node.blocking(node.reader.forget_dead)  # the asker may be about to enter itself
     node.group.create_task(_note_use(node, snapshot))  # behind the answer: it waits for the disk
     totals = opened.root.totals
     body: Body = {

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from hoard_p2p.catalog.reader import Catalog
@@ -10,11 +11,10 @@ from hoard_p2p.errors import BadRequest, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.handover import Copies, hand_over
-from hoard_p2p.node.ingest import Ingested, ingest
 from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
+from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
-from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
 
@@ -65,34 +65,28 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
 
     Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
     """
+    with ExitStack() as held:
+        return await _publish(node, dir_fd, options, report, held)
+
+
+async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held: ExitStack) -> Body:
     wish = _wish(options)
     await _warn_of_taken_name(node, wish.name, report)
-    with node.store.reclaimer.new_claims() as claims:  # until the snapshot is shown: then its record says what it needs
-        return await _publish(node, dir_fd, options, wish=wish, claims=claims, report=report)
-
-
-async def _publish(node: Node, dir_fd: int, options: Body, *, wish: _Wish, claims: Claims, report: Report) -> Body:
-    ingested = await ingest(
-        dir_fd,
-        options,
-        data_dir=node.settings.data_dir,
-        broker=node.store,
-        claims=claims,
-        executor=node.executor,
-        report=report,
-    )
+    claims = held.enter_context(node.store.reclaimer.new_claims())  # until it is shown: then its record says it all
+    ingested = await take_in(node, dir_fd, options, claims=claims, report=report, held=held)
     snapshot = snapshot_id(ingested.root)
     with node.retention.publishing(snapshot):
         return await _show(node, wish, snapshot, ingested, report)
 
 
-async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, ingested: Ingested, report: Report) -> Body:
+async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, ingested: Taken, report: Report) -> Body:
     """Make the copies of what was ingested, and let users see it."""
     now = node.names.creation_time(snapshot)
     record = SnapshotRecord(snapshot, now, now, wish.replicas, wish.pin, wish.keep, False, wish.source, 0)
     opened = await node.keep_published(ingested.root, record)
     short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
     await node.blocking(node.names.show, ingested.root, record)
+    await node.blocking(ingested.remember)
     named = None if wish.name is None else node.names.ref(wish.name)
     refused = await _name(node, snapshot, wish.name)
     await _tell(node, snapshot)

@@ -60,7 +60,7 @@ class SnapshotReader:
             return False
         try:
             self._store.read_at(place, 0, memoryview(buffer))
-        except (ChunkCorrupt, ChunkUnavailable):
+        except ChunkCorrupt:
             return False
         return chunk_id(buffer) == self.catalog.chunk_id(run)
 

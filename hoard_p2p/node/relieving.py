@@ -29,11 +29,13 @@ VAIN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Evictable:
-    """What could go to make room. `action`: the command, for people; `size`: bytes at most, as far as is known."""
+    """What could go to make room. `action`: the command, for people; `size`: bytes at most, as far as is known;
+    `by_itself`: it goes without being asked where room is needed."""
 
     snapshot: SnapshotId
     size: int
     action: str
+    by_itself: bool
 
 
 class Relief:
@@ -138,8 +140,13 @@ class Relief:
             root = decode_root(encoded)
             if any(self._node.reader.place(run.chunk_id) for run in root.catalog_runs[:1]):
                 verb = "evict" if nodes > record.replicas else "rm"
-                found.append(Evictable(one.snapshot, root.totals.unique, f"hoard {verb} {short(one.snapshot)}"))
+                action = f"hoard {verb} {short(one.snapshot)}"
+                found.append(Evictable(one.snapshot, root.totals.unique, action, one.expired or verb == "evict"))
         return sorted(found, key=lambda one: -one.size)
+
+    def could_fit(self, size: int) -> None:
+        """Raises StoreFull if `size` new bytes cannot be stored, even if all went that goes by itself."""
+        self._node.store.room.could_fit(size, sum(one.size for one in self.candidates() if one.by_itself))
 
     def advice(self, size: int) -> str:
         """What could be given up to have that many bytes more, in words; empty if nothing."""

@@ -197,6 +197,10 @@ class Retention:
         """See Relief."""
         return self._relief.relief(size)
 
+    def could_fit(self, size: int) -> None:
+        """See Relief."""
+        self._relief.could_fit(size)
+
     def candidates(self) -> Sequence[Evictable]:
         """See Relief."""
         return self._relief.candidates()

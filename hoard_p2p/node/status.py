@@ -17,6 +17,7 @@ from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.mountkeep import Kept
+from hoard_p2p.node.room_operations import room_body
 from hoard_p2p.peer import Peer, is_wildcard
 from hoard_p2p.storage.records import SnapshotRecord
 
@@ -70,7 +71,7 @@ def peers_body(node: Node) -> list[Json]:
 
 def mounts_body(node: Node) -> list[Json]:
     return [
-        _mount_body(kept, node.through.why(kept.record.mountpoint))
+        _mount_body(kept, node.mounts.through.why(kept.record.mountpoint))
         for kept in sorted(node.mounts.mounts, key=lambda kept: kept.record.mountpoint)
     ]
 
@@ -138,7 +139,7 @@ def public_status(node: Node) -> Json:
 
 async def full_status(node: Node) -> Body:
     """Everything, for local users."""
-    used, chunks = await node.blocking(_figures, node)
+    room, chunks = await node.blocking(_figures, node)
     records = node.names.snapshots()
     counts = await _counts(node, records[:COUNTED_SNAPSHOTS])
     return {
@@ -146,10 +147,10 @@ async def full_status(node: Node) -> Body:
         "peers": peers_body(node),
         "snapshots": [await _counted(node, record, counts.get(record.id)) for record in records],
         "store": {
-            "capacity": node.store.capacity() or 0,
-            "used": used,
+            **room,
             "chunks": chunks,
             "received": node.fetcher.received,
+            "unstored": node.fetcher.unstored.count,
             "sent": node.counters.bytes_sent,
             "misses": node.counters.misses,
             "quarantined": node.counters.quarantined,
@@ -160,8 +161,8 @@ async def full_status(node: Node) -> Body:
     }
 
 
-def _figures(node: Node) -> tuple[int, int]:
-    return node.store.used_bytes(), node.store.extents_count()
+def _figures(node: Node) -> tuple[Body, int]:
+    return room_body(node), node.store.extents_count()
 
 
 @dataclass(slots=True)

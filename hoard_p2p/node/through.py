@@ -31,6 +31,7 @@ from hoard_p2p.errors import (
 from hoard_p2p.ids import ChunkId, short
 from hoard_p2p.interfaces import Place
 from hoard_p2p.node import framing
+from hoard_p2p.node.descriptors import no_files_left
 from hoard_p2p.storage.reader import StoreReader
 
 log = logging.getLogger(__name__)
@@ -89,10 +90,16 @@ class _Line:
                 log.debug("the node cannot be asked: %s", error)
                 self.close()
                 return None
-        if message is not None and "error" in message.body:
+        if message is not None and ("error" in message.body or message.cut):
             message.close()
             framing.raise_error(message.body)
+            raise no_files_left(op)
         return message
+
+    def greet(self) -> None:
+        """Say who reads, if the node answers."""
+        with self._lock, suppress(OSError, HoardError):
+            self._connected()
 
     def close(self) -> None:
         if self._sock is not None:
@@ -176,6 +183,7 @@ class ThroughNode:
         self.why = why
         self._line = _Line(data_dir, {"why": why, "mountpoint": mountpoint})
         self._expected: dict[Span, _Piece] = {}
+        self._line.greet()
 
     def __enter__(self) -> "ThroughNode":
         return self

@@ -31,7 +31,7 @@ class _Wanted:
 async def _reads_through(node: Node, request: LocalRequest) -> LocalReply:
     """A process reads through this node, as long as the connection lives; answered never."""
     why, mountpoint = text_of(request.args, "why"), text_of(request.args, "mountpoint")
-    with node.through.listed(mountpoint, why):
+    with node.mounts.through.listed(mountpoint, why):
         await asyncio.Event().wait()
     return LocalReply()
 

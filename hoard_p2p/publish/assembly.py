@@ -47,6 +47,8 @@ class Assembly:
         self._left_out = {reason: _Names(FAILURES if reason is Reason.UNREADABLE else NAMED) for reason in Reason}
         self._not_kept: dict[str, _Names] = {}
         self._parent = b""
+        self.as_told = True
+        """Whether everything became what the outcome said; not so for a hard link that was read after all."""
 
     @property
     def failed(self) -> bool:
@@ -123,6 +125,7 @@ class Assembly:
             return
         index = self._links.get((found.status.st_dev, found.status.st_ino))
         if index is None or index == _PENDING:  # its first name vanished, or was replaced, before it was read
+            self.as_told = False
             self.add(self._read_now(found))
             return
         self._builder.add_hard_link(found.name, index)

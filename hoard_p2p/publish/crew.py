@@ -52,6 +52,10 @@ class Crew:
         return len(self._members)
 
     @property
+    def pids(self) -> list[int]:
+        return [member.pid for member in self._members]
+
+    @property
     def counts(self) -> Counts:
         return self._board.totals()
 
@@ -97,7 +101,7 @@ class _Member:
     """One worker: what it was given and has not answered."""
 
     def __init__(self, pid: int, sock: socket.socket) -> None:
-        self._pid = pid
+        self.pid = pid
         self._sock = sock
         self._lock = Lock()
         self._batches: dict[int, _Batch] = {}
@@ -143,7 +147,7 @@ class _Member:
         if self._thread is not None:
             self._thread.join()
         self._sock.close()
-        os.waitpid(self._pid, 0)
+        os.waitpid(self.pid, 0)
 
     def _next(self) -> int:
         self._number += 1

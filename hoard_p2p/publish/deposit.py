@@ -54,6 +54,11 @@ class Deposit:
         finally:
             self._release(fresh, stored, repeated)
 
+    def count_known(self, size: int) -> None:
+        """`size` bytes of a file did not have to be given, since all its chunks are in the sink."""
+        with self._lock:
+            self._deduplicated += size
+
     def _put_in(self, pieces: Sequence[Piece], file: FileSink) -> list[bool]:
         """Put those that are not stored into `file`; for each whether it was new."""
         news = [not known for known in self._sink.has([piece.chunk_id for piece in pieces])]

@@ -48,7 +48,7 @@ class HardLink(NamedTuple):
     found: Found
 
 
-Step: TypeAlias = Begin | Found | FoundDirectory | HardLink | LeftOut
+Step: TypeAlias = Begin | Found | FoundDirectory | HardLink | LeftOut | FileRead
 Content: TypeAlias = FileRead | LinkRead | LeftOut
 Outcome: TypeAlias = Begin | FoundDirectory | HardLink | Content | Future[Content]
 """A `Step` that was carried out; a `Future` for a file that takes longer."""

@@ -21,13 +21,18 @@ from hoard_p2p.publish.board import Counts
 from hoard_p2p.publish.crew import Crew
 from hoard_p2p.publish.deposit import Deposit, Piece
 from hoard_p2p.publish.entries import Content, EntryReader, HardLink, Outcome, SmallFiles, Step
+from hoard_p2p.publish.estimate import Estimate
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.large import LANES, LargeFile, WindowReader
 from hoard_p2p.publish.outcome import Phase, Progress, PublishOptions, PublishResult
 from hoard_p2p.publish.pipeline import Pipeline
 from hoard_p2p.publish.spill import LinkMap, spill_into
+from hoard_p2p.publish.stampmemory import Memory
+from hoard_p2p.publish.stamps import Remembering
+from hoard_p2p.publish.stampsift import Sifted, Unchanged
 from hoard_p2p.publish.tally import Pace, Tally, TreeCount
-from hoard_p2p.publish.walk import Event, Found, Walk
+from hoard_p2p.publish.walk import Found, Walk
+from hoard_p2p.segments import data_size
 
 MAX_THREADS = 16
 """More would not help: the interpreter lock is the limit long before. Each takes a buffer of 3 MiB."""
@@ -40,6 +45,7 @@ def publish_directory(
     *,
     report: Callable[[Progress], None],
     stop: Callable[[], bool],
+    remembering: Remembering | None = None,
     crew: Crew | None = None,
 ) -> PublishResult:
     """Put the tree beneath `dir_fd` into `sink` and return its root. Blocking; `dir_fd` stays open and the caller's.
@@ -47,9 +53,10 @@ def publish_directory(
     The same tree and options give the same snapshot id (I6), whatever the order of directories on disk, threads,
     locale or the layout of holes. Memory is bounded, whatever the tree. `report` is called from the calling thread, at
     most ten times a second and once per phase; `stop` as often, and when it turns true the publish ends soon with
-    Refused. With a `crew` its processes read the files, and store them in their own sinks; it stays the caller's, but
-    serves one publish. Nothing is shown anywhere: chunks that were put before a failure are left for the store to
-    reclaim.
+    Refused. With `remembering`, files that the last publish read and nobody changed since are not read, if the sink
+    has their chunks; the result is the same. With a `crew` its processes read the files, and store them in their own
+    sinks; it stays the caller's, but serves one publish. Nothing is shown anywhere: chunks that were put before a
+    failure are left for the store to reclaim.
     Raises SourceUnreadable (naming each path), SourceChanging, StoreFailed, BadRequest (a pattern), Refused.
     """
     status = os.fstat(dir_fd)
@@ -57,7 +64,9 @@ def publish_directory(
         raise Refused("this is the data directory of a node; publish something else")
     try:
         with ExitStack() as stack:
-            publish = _Publish(dir_fd, sink, options, stack, report=report, stop=stop, crew=crew)
+            publish = _Publish(
+                dir_fd, sink, options, stack, report=report, stop=stop, remembering=remembering, crew=crew
+            )
             publish.read_tree()
             return publish.finish()
     except (OSError, sqlite3.Error) as error:  # those of the source were caught where they arose
@@ -76,6 +85,7 @@ class _Publish:
         *,
         report: Callable[[Progress], None],
         stop: Callable[[], bool],
+        remembering: Remembering | None,
         crew: Crew | None,
     ) -> None:
         """Every part ends when `stack` closes. Raises BadRequest."""
@@ -84,16 +94,19 @@ class _Publish:
         self._crew = crew
         self._options = options
         self._rules = rules = Rules(options.exclude)
+        self._unchanged = 0
         spill = spill_into(options.temp_dir)
         links = stack.enter_context(closing(LinkMap(options.temp_dir)))
         builder = stack.enter_context(CatalogBuilder(spill=spill, keep_owner=options.preserve_owner))
         self._catalog = stack.enter_context(spill())
         self._walk = Walk(dir_fd, rules, spill, options.own_data)
-        self._count = TreeCount(dir_fd, rules, spill, options.own_data)
+        self._estimate = Estimate(options.chunker, sink.has, options.fits)
+        self._count = TreeCount(dir_fd, rules, spill, options.own_data, self._estimate)
         self._deposit = Deposit(sink)
         self._tally = Tally(self._deposit, self._count, self._done_elsewhere)
-        self._pace = Pace(lambda phase: report(self._tally.progress(phase)), stop)
+        self._pace = Pace(lambda phase: self._report(phase, report), stop)
         self._assembly = Assembly(builder, links, self._tally, options, self._read_now)
+        self._memory = Memory(remembering, sink, spill, stack, listed=rules.empty)
         self._start(stack)
 
     def _start(self, stack: ExitStack) -> None:
@@ -121,9 +134,11 @@ class _Publish:
     def read_tree(self) -> None:
         """Afterwards everything of the tree is in the sink and in the builder, or is known to be left out."""
         self._pace.enter(Phase.READING)
-        self._assembly.add_root(os.fstat(self._dir_fd), read_attributes(self._dir_fd))
-        with closing(self._walk.events()) as events:
-            for event in events:
+        status = os.fstat(self._dir_fd)
+        self._assembly.add_root(status, read_attributes(self._dir_fd))
+        self._memory.add_root(self._dir_fd, status)
+        with closing(self._walk.events()) as events, closing(self._memory.sifted(events)) as sifted:
+            for event in sifted:
                 self._take(event)
         self._pipeline.finish()
 
@@ -136,7 +151,7 @@ class _Publish:
         flushes = self._crew.flush() if self._crew else []
         for flush in (*flushes, self._pool.submit(self._sink.flush)):
             self._pipeline.wait_for(flush)
-        return PublishResult(
+        result = PublishResult(
             root=root,
             snapshot=snapshot_id(root),
             totals=totals,
@@ -145,18 +160,38 @@ class _Publish:
             skipped=self._assembly.skipped(),
             not_kept=self._assembly.not_kept(),
             unmatched_excludes=self._rules.unmatched(),
+            unchanged=self._unchanged,
         )
+        self._memory.write(result, sound=self._assembly.as_told)
+        return result
 
-    def _take(self, event: Event) -> None:
-        if not isinstance(event, Found):
+    def _report(self, phase: Phase, report: Callable[[Progress], None]) -> None:
+        if phase is Phase.READING:
+            self._estimate.check()
+        report(self._tally.progress(phase))
+
+    def _take(self, event: Sifted) -> None:
+        if isinstance(event, Unchanged):
+            self._take_unchanged(event)
+        elif not isinstance(event, Found):
             self._pipeline.add(event)
         elif self._assembly.seen(event):
             self._pipeline.add_work(HardLink(event), event.directory, 0)
         else:
             self._pipeline.add_work(event, event.directory, event.status.st_size)
 
+    def _take_unchanged(self, event: Unchanged) -> None:
+        if self._assembly.seen(event.found):
+            self._pipeline.add_work(HardLink(event.found), event.found.directory, 0)
+            return
+        self._unchanged += 1
+        self._deposit.count_known(data_size(event.file.runs))
+        self._tally.moved(event.file.status.st_size)
+        self._pipeline.add(event.file)
+
     def _settle(self, outcome: Outcome) -> None:
         self._assembly.add(outcome)
+        self._memory.add(outcome)
         self._reader.only_open = self._assembly.failed
         if self._crew and self._assembly.failed:
             self._crew.only_open()

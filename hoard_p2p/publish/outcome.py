@@ -1,5 +1,6 @@
 """What a publish is asked, what it tells meanwhile, and what it gives: the values at the edge of this room."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -18,7 +19,8 @@ class PublishOptions:
 
     `exclude`: patterns, see `exclude.Rules`. `temp_dir`: where intermediate files go (unlinked from the start), inside
     the data directory; they take about 100 bytes a file and 40 a chunk. `own_data`: (device, inode) of the node's data
-    directory, which is never read. `threads` 0: as many as this process may use cores.
+    directory, which is never read. `threads` 0: as many as this process may use cores. `fits`: raises StoreFull if so
+    many new bytes cannot be stored here (see `estimate`); None: whoever publishes wants to try.
     """
 
     chunker: Chunker
@@ -29,6 +31,7 @@ class PublishOptions:
     skip_unreadable: bool = False
     own_data: tuple[int, int] | None = None
     threads: int = 0
+    fits: Callable[[int], None] | None = None
 
 
 class Phase(Enum):
@@ -87,6 +90,7 @@ class PublishResult:
 
     `stored`: bytes put that were not stored before, the catalog's included. `deduplicated`: bytes of files that were
     stored already or came twice. Holes are in neither. `unmatched_excludes`: patterns that left out nothing.
+    `unchanged`: files that did not have to be read.
     """
 
     root: bytes
@@ -97,3 +101,4 @@ class PublishResult:
     skipped: Skipped
     not_kept: tuple[NotKept, ...]
     unmatched_excludes: tuple[bytes, ...] = ()
+    unchanged: int = 0

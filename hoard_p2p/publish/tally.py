@@ -5,11 +5,13 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from threading import Event, Lock, Thread
 
 from hoard_p2p.errors import Refused
 from hoard_p2p.publish.board import Counts
 from hoard_p2p.publish.deposit import Deposit
+from hoard_p2p.publish.estimate import Estimate, Sample
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.outcome import Phase, Progress
 from hoard_p2p.publish.spill import PathQueue, Spill
@@ -108,12 +110,20 @@ class Pace:
 
 
 class TreeCount:
-    """Counts the regular files of a tree and their bytes in a thread of its own, for progress only.
+    """Counts the regular files of a tree and their bytes in a thread of its own, for progress, and to ask in time
+    whether they fit.
 
     Errors are passed over: the walk names them. `totals` appears when the tree was counted to its end.
     """
 
-    def __init__(self, root_fd: int, rules: Rules, spill: Spill, own_data: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        root_fd: int,
+        rules: Rules,
+        spill: Spill,
+        own_data: tuple[int, int] | None,
+        estimate: Estimate | None = None,
+    ) -> None:
         self._root_fd = root_fd
         self._rules = rules
         self._spill = spill
@@ -122,6 +132,10 @@ class TreeCount:
         self._thread = Thread(target=self._run, name="publish-count", daemon=True)
         self._files = 0
         self._bytes = 0
+        self._estimate = estimate
+        self._sample = Sample()
+        self._data = 0
+        """Bytes that take room: without holes, each file once."""
         self.totals: tuple[int, int] | None = None
         """Files and bytes; None while they are not known."""
 
@@ -145,7 +159,9 @@ class TreeCount:
                 if self._end.wait(max(0.0, worked / SHARE)):
                     return
                 worked = min(worked, 0.0)
-        self.totals = (self._files, self._bytes)
+            self.totals = (self._files, self._bytes)
+            if self._estimate is not None:
+                self._estimate.ask(self._data, self._sample.files, partial(_open_file, opener))
 
     def _count_directory(self, path: bytes, opener: DirectoryOpener, queue: PathQueue) -> None:
         fd = opener.open(path)
@@ -167,8 +183,22 @@ class TreeCount:
                 queue.put(path)
         elif entry.is_file(follow_symlinks=False):
             self._files += 1
-            self._bytes += entry.stat(follow_symlinks=False).st_size
+            status = entry.stat(follow_symlinks=False)
+            self._bytes += status.st_size
+            data = min(status.st_size, status.st_blocks * 512) // max(1, status.st_nlink)
+            self._data += data
+            self._sample.add(path, data)
 
     def _is_own_data(self, entry: "os.DirEntry[str]") -> bool:
         status = entry.stat(follow_symlinks=False)
         return stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) == self._own_data
+
+
+def _open_file(opener: DirectoryOpener, path: bytes) -> int:
+    """A descriptor of a regular file that is the caller's. Raises OSError."""
+    parent, _, name = path.rpartition(b"/")
+    directory = opener.open(parent)
+    try:
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    finally:
+        os.close(directory)

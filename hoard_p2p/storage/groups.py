@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hoard_p2p.errors import HoardError, StoreFailed
+from hoard_p2p.errors import HoardError, StoreFailed, StoreFull
 from hoard_p2p.ids import Bytes, ChunkId, short
 from hoard_p2p.interfaces import Extent, Place, SlabBroker
 from hoard_p2p.storage.allowance import Allowance
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.openslab import OpenSlab
 from hoard_p2p.storage.spots import Spot, write_together
 
@@ -92,7 +93,7 @@ class Groups:
         self._done = 0
         self._heard = 0
         self._failures: deque[int] = deque(maxlen=REMEMBERED_FAILURES)
-        self._why = ""
+        self._why: HoardError | None = None
         self._stopping = False
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="hoard-store-groups", daemon=True)
@@ -173,7 +174,8 @@ class Groups:
             if since is None:
                 self._heard = max(self._heard, upto)
             if any(first <= number <= upto for number in self._failures):
-                raise StoreFailed(f"chunks could not be stored: {self._why}")
+                kind = StoreFull if isinstance(self._why, StoreFull) else StoreFailed
+                raise kind(f"chunks could not be stored: {self._why}")
 
     def stop(self) -> None:
         """Commit what there is and end the thread; what is put from then on fails."""
@@ -203,8 +205,9 @@ class Groups:
             slab.write(data, offset)
             self._join(slab, Extent(slab.slab, offset, len(data), chunk_id), generation)
         except OSError as error:
+            slab.lose([Extent(slab.slab, offset, len(data), chunk_id)])
             slab.leave()
-            raise StoreFailed(f"chunk {short(chunk_id)} could not be written: {error}") from error
+            raise store_failure(f"chunk {short(chunk_id)} could not be written", error) from error
         except StoreFailed:
             slab.leave()
             raise
@@ -221,7 +224,7 @@ class Groups:
                 spot.slab.leave()
             if isinstance(error, StoreFailed):
                 raise
-            raise StoreFailed(f"{len(data)} chunks could not be written: {error}") from error
+            raise store_failure(f"{len(data)} chunks could not be written", error) from error
 
     def _join(self, slab: OpenSlab, extent: Extent, generation: int | None) -> None:
         with self._changed:
@@ -261,8 +264,7 @@ class Groups:
     def _run(self) -> None:
         try:
             while (group := self._next_group()) is not None:
-                why = self._commit(group)
-                self._settle(group, why)
+                self._settle(group, self._commit(group))
         finally:
             with self._changed:
                 self._ended = True
@@ -282,39 +284,64 @@ class Groups:
                     self._work.wait(self._group.due - time.monotonic())
             return self._closed.popleft()
 
-    def _commit(self, group: _Group) -> str:
-        """Bring a group to disk and into the index; returns why that failed, empty if it did not."""
+    def _commit(self, group: _Group) -> HoardError | None:
+        """Bring a group to disk and into the index; returns why that failed. The slabs know afterwards which bytes the
+        index lists, or may list, and which it certainly does not."""
+        by_slab = group.by_slab()
+        failure = self._sync(by_slab)
+        listed = failure is None
+        if failure is None:
+            failure = self._list(group)
+            listed = not isinstance(failure, StoreFull)  # any other error may have come after the fact
+        for slab, extents in by_slab.items():
+            (slab.keep if listed else slab.lose)(extents)
+        return failure or self._record(group.completions)
+
+    def _sync(self, by_slab: dict[OpenSlab, list[Extent]]) -> HoardError | None:
         try:
-            for slab, extents in group.by_slab().items():
+            for slab, extents in by_slab.items():
                 if slab.broken:
                     return self._why
                 slab.append_sidecar(extents)
                 slab.sync()
+        except OSError as error:
+            return store_failure("they did not get to the disk", error)
+        return None
+
+    def _list(self, group: _Group) -> HoardError | None:
+        try:
             if group.rows:
                 self._broker.commit([extent for _, extent in group.rows])  # I2: index after fdatasync
-            for done in group.completions:
+        except HoardError as error:
+            return error
+        return None
+
+    def _record(self, completions: Sequence[Completion]) -> HoardError | None:
+        try:
+            for done in completions:
                 if not done.slab.broken:
                     self._broker.complete_file(done.file_key, done.slab.slab, done.complete)
-        except (OSError, HoardError) as error:
-            return str(error)
-        return ""
+        except HoardError as error:
+            return error
+        return None
 
-    def _settle(self, group: _Group, why: str) -> None:
-        if why:
+    def _settle(self, group: _Group, failure: HoardError | None) -> None:
+        if failure is not None:
             for slab, _ in group.rows:
                 slab.broken = True
                 slab.retire()
-        if self._quiet:
-            self._allowance.settle()
         with self._changed:
             for _, extent in group.rows:
                 place = self._pending.get(extent.chunk_id)
                 if place is not None and (place.slab, place.offset) == (extent.slab, extent.offset):
                     del self._pending[extent.chunk_id]
-            self._done = group.number
-            if why:
-                self._failures.append(group.number)
-                self._why = why
-            self._changed.notify_all()
         for slab in [slab for slab, _ in group.rows] + [done.slab for done in group.completions]:
             slab.leave()
+        if self._quiet:
+            self._allowance.settle()
+        with self._changed:  # last: who flushes finds everything settled
+            self._done = group.number
+            if failure is not None:
+                self._failures.append(group.number)
+                self._why = failure
+            self._changed.notify_all()

@@ -4,14 +4,12 @@ py-lmdb facts that bind here: never `buffers=True` (with a map resize it crashes
 once per process and never in a child of a process that had it open; `lock=False` would hide a reader from the writer.
 """
 
-import errno
 import logging
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -20,6 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import lmdb
 
 from hoard_p2p.errors import Refused, StoreFailed, StoreFull
+from hoard_p2p.storage.drops import DROPS, following
+from hoard_p2p.storage.readertable import holders, no_space, require_lock, table_full
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,7 @@ NEARLY_FULL = 0.9
 WRITER_SLOTS, READER_SLOTS = 32, 2
 """Entries of the reader table that the node, and another process, take when they open the index, and keep: those who
 come later cannot keep them from reading. The node has about as many threads that read at one time."""
-
-
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TABLE_AT = 128
-"""Where the entries begin in LMDB's lock file (mdb.c: MDB_txninfo, two cache lines of header; entries of one line each
-with the transaction, then the pid). Read for messages alone."""
 
 
 class Table(Enum):
@@ -77,11 +72,13 @@ class Reader(NamedTuple):
 class Transaction:
     """One LMDB transaction; valid inside the `with` that gave it."""
 
-    __slots__ = ("_tables", "_txn")
+    __slots__ = ("_tables", "_txn", "has_dropped")
 
     def __init__(self, txn: Any, tables: dict[Table, Any]) -> None:
         self._txn = txn
         self._tables = tables
+        self.has_dropped = False
+        """Whether some chunk was unlisted; see `drops`."""
 
     @property
     def number(self) -> int:
@@ -96,6 +93,7 @@ class Transaction:
         self._txn.put(key, value, db=self._tables[table])
 
     def delete(self, table: Table, key: bytes) -> bool:
+        self.has_dropped |= table is Table.CHUNKS
         return bool(self._txn.delete(key, db=self._tables[table]))
 
     def scan(self, table: Table, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -152,11 +150,11 @@ class Index:
                 env.reader_check()
                 return cls(env, path, create=True)
             except lmdb.ReadersFullError as error:
-                raise StoreFailed(f"the index {path} cannot be opened: {_table_full(path)}") from error
+                raise StoreFailed(f"the index {path} cannot be opened: {table_full(path)}") from error
             except (lmdb.MemoryError, MemoryError) as error:  # address space is limited (RLIMIT_AS, some sandboxes)
                 size //= 2
                 if size < LEAST_MAP:
-                    raise StoreFailed(_no_space(path, wanted)) from error
+                    raise StoreFailed(f"the index {path} cannot be opened: {no_space(wanted, LEAST_MAP)}") from error
             except lmdb.Error as error:
                 raise StoreFailed(f"the index {path} could not be opened: {error}; {_REBUILD}") from error
 
@@ -164,13 +162,13 @@ class Index:
     def for_reading(cls, path: Path) -> "Index":
         """Raises Refused, with the reason, where this process cannot: readers write to the index's lock file."""
         try:
-            _require_lock(path)
+            require_lock(path)
             env = lmdb.open(os.fspath(path), map_size=0, readonly=True, create=False, **_options())
             return cls(env, path, create=False)
         except lmdb.ReadersFullError as error:
-            raise Refused(f"the index {path} cannot be read: {_table_full(path)}") from error
+            raise Refused(f"the index {path} cannot be read: {table_full(path)}") from error
         except (lmdb.MemoryError, MemoryError) as error:
-            raise Refused(f"the index {path} cannot be read: {_no_space(path, LEAST_MAP)}") from error
+            raise Refused(f"the index {path} cannot be read: {no_space(map_size(path), LEAST_MAP)}") from error
         except (lmdb.Error, OSError) as error:
             raise Refused(f"the index {path} cannot be opened by this process ({error})") from error
 
@@ -227,12 +225,16 @@ class Index:
             self._spare.append(txn)
         self._gate.leave()
 
+    def forget_dead(self) -> None:
+        """Clear the entries of processes that have ended; only the writer can where the table is full."""
+        self._env.reader_check()
+
     def _give_slot(self) -> None:
         """The reader table is full: one of the entries that were kept goes to the caller. Raises StoreFailed."""
         try:
             self._spare.pop()
         except IndexError:
-            raise StoreFailed(f"the index {self._path} cannot be read: {_holders(self._pids())}") from None
+            raise StoreFailed(f"the index {self._path} cannot be read: {holders(self._pids())}") from None
 
     def _pids(self) -> list[int]:
         """Whose the entries of the reader table are."""
@@ -247,17 +249,38 @@ class Index:
             self._enlarge(NEARLY_FULL)
             try:
                 with self._env.begin(write=True) as txn:
-                    yield Transaction(txn, self._tables)
+                    yield (transaction := Transaction(txn, self._tables))
+                    if transaction.has_dropped:
+                        transaction.put(Table.META, DROPS, following(transaction.get(Table.META, DROPS)))
             except lmdb.MapFullError as error:
                 self._enlarge(0.0)
                 raise StoreFull(
                     f"index map full: {self._path} may take {self.map_size >> 20:,} MiB of address space; nothing "
                     "was changed, try again; if it stays so: raise ulimit -v and restart the node, or remove snapshots"
                 ) from error
+            except lmdb.DiskError as error:
+                raise StoreFull(
+                    f"the disk has no room for pages of the index {self._path}: {error}; nothing was changed"
+                ) from error
             except lmdb.Error as error:
                 raise StoreFailed(
                     f"the index {self._path} could not be written: {error}; nothing was changed"
                 ) from error
+
+    def _enlarge(self, full: float) -> None:
+        """Where more than that part of the map is used, make it a quarter larger: that costs address space alone. If
+        there is none, the present one goes on."""
+        info = self._env.info()
+        size = self.map_size
+        if (info["last_pgno"] + 1) * _PAGE <= full * size:
+            return
+        larger = (size + size // 4) // _PAGE * _PAGE
+        try:
+            self._gate.resize(lambda: self._env.set_mapsize(larger))
+        except (lmdb.Error, MemoryError, StoreFailed) as error:
+            log.info("the map of the index %s stays at %d bytes: %s", self._path, size, error)
+        else:
+            log.info("the map of the index %s was enlarged to %d bytes", self._path, larger)
 
     def pages(self, table: Table, size: int = PAGE) -> Iterator[list[tuple[bytes, bytes]]]:
         """All rows in key order, each page in a transaction of its own, which is over when the page is handed out."""
@@ -295,21 +318,6 @@ class Index:
         """Commit, so that `last_transaction` moves on. Raises StoreFailed."""
         with self.write() as txn:
             txn.put(Table.META, _TICK, txn.number.to_bytes(8, "little"))
-
-    def _enlarge(self, full: float) -> None:
-        """Where more than that part of the map is used, make it a quarter larger: that costs address space alone. If
-        there is none, the present one goes on."""
-        info = self._env.info()
-        size = int(info["map_size"])
-        if (info["last_pgno"] + 1) * _PAGE <= full * size:
-            return
-        larger = (size + size // 4) // _PAGE * _PAGE
-        try:
-            self._gate.resize(lambda: self._env.set_mapsize(larger))
-        except (lmdb.Error, MemoryError, StoreFailed) as error:
-            log.info("the map of the index %s stays at %d bytes: %s", self._path, size, error)
-        else:
-            log.info("the map of the index %s was enlarged to %d bytes", self._path, larger)
 
 
 class _ResizeGate:
@@ -354,45 +362,6 @@ def map_size(path: Path) -> int:
     so this costs nothing until it is used."""
     disk = os.statvfs(path)
     return max(MIN_MAP, disk.f_blocks * disk.f_frsize // 16 // MIN_MAP * MIN_MAP)
-
-
-def _require_lock(path: Path) -> None:
-    """Raises OSError if `lock.mdb` may not be written to. On a read-only file system LMDB would go on without it, and
-    nobody would know of this reader."""
-    lock = path / "lock.mdb"
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(lock))
-    if not os.access(lock, os.R_OK | os.W_OK):
-        raise OSError(errno.EACCES, "its lock file may not be written to", os.fspath(lock))
-
-
-def _no_space(path: Path, size: int) -> str:
-    return (
-        f"address space is limited too much: the index {path} wants a map of {size >> 20:,} MiB, and at least "
-        f"{LEAST_MAP >> 20:,} MiB beside what Python needs (about 1,000 MiB); raise ulimit -v "
-        f"(ulimit -v unlimited, LimitAS=infinity of systemd)"
-    )
-
-
-def _table_full(path: Path) -> str:
-    """What a full reader table means, and whose the entries are. Only for a process that has not opened the index: to
-    close the lock file here would give its entries up."""
-    with suppress(OSError):
-        table = (path / "lock.mdb").read_bytes()[_TABLE_AT:]
-        pids = (int.from_bytes(table[at + 8 : at + 12], "little") for at in range(0, len(table) - 63, 64))
-        return _holders([pid for pid in pids if pid])
-    return _holders([])
-
-
-def _holders(pids: list[int]) -> str:
-    shown = ", ".join(f"pid {pid} ({count:,}{_command(pid)})" for pid, count in Counter(pids).most_common(3))
-    return f"its reader table is full, {len(pids):,} entries; most are held by: {shown or 'unknown'}; end some of them"
-
-
-def _command(pid: int) -> str:
-    with suppress(OSError):
-        return ", " + Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
 
 
 def _options() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hoard_p2p.errors import StoreFailed
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.layout import sync_path
 
 MARKER = b"\xf5HJ1"
@@ -114,7 +115,7 @@ class Journal:
         try:
             self.size += _append(self._fd, entries)
         except OSError as error:
-            raise StoreFailed(f"journal {self.path} could not be written: {error}; nothing was changed") from error
+            raise store_failure(f"nothing was changed, the journal {self.path} could not be written", error) from error
 
     def close(self) -> None:
         os.close(self._fd)

@@ -1,46 +1,99 @@
 """The lock of a data directory: one node at a time, and the others learn whose it is."""
 
+import errno
 import fcntl
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from hoard_p2p.errors import NodeRunning
+from hoard_p2p.errors import NodeRunning, StoreFailed
 
 _PID_WAIT = 1.0
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class NodeLock:
-    """Held from construction to `release`, or to the death of the process."""
+    """Held from construction to `release`, or to the death of the process.
+
+    The directory is locked as well as the file in it, so that who deletes the file, or puts another in its place, does
+    not let a second node in."""
 
     def __init__(self, path: Path) -> None:
-        """Raises NodeRunning with the holder's pid, OSError if the file cannot be made."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Raises NodeRunning with the holder's pid (0 if it cannot be seen from here), StoreFailed where the file
+        system has no locks, OSError if the file cannot be made."""
+        self._directory = _locked_directory(path)
+        self._fd = -1
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _lock(self._fd, path)
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
-        except BlockingIOError:
-            pid = _read_pid(self._fd)
-            os.close(self._fd)
-            raise NodeRunning(path.parent, pid) from None
-        except OSError:
-            os.close(self._fd)
+        except BaseException:
+            self._close()
             raise
 
     def release(self) -> None:
         with suppress(OSError):  # a disk that turned read-only: the number stays, the lock goes all the same
             os.ftruncate(self._fd, 0)
-        os.close(self._fd)
+        self._close()
+
+    def _close(self) -> None:
+        for fd in (self._fd, self._directory):
+            if fd >= 0:
+                os.close(fd)
 
 
-def _read_pid(fd: int) -> int:
-    """The pid in the file; a holder that just took the lock is given a moment to write it. 0 if it does not."""
-    until = time.monotonic() + _PID_WAIT
+def _locked_directory(path: Path) -> int:
+    """-1 where directories cannot be locked (NFS): then the file has to do."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(fd, path)
+    except NodeRunning:
+        os.close(fd)
+        raise
+    except (StoreFailed, OSError):
+        os.close(fd)
+        return -1
+    return fd
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise NodeRunning(path.parent, holder(fd, path)) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise StoreFailed(
+            f"{path.parent} is on a file system without locks ({error.strerror}): two nodes could use it at a time; "
+            "choose a --data-dir on a local disk"
+        ) from error
+
+
+def holder(fd: int, path: Path) -> int:
+    """The pid of the process that has the lock of the file open as `fd`, as it is seen from here; 0 if it is in another
+    container, or on another machine. `path`: where it wrote its own idea of its pid."""
+    listed = _listed(fd)
+    if listed is not None:
+        return listed
+    until = time.monotonic() + _PID_WAIT  # it may just have taken the lock
     while time.monotonic() < until:
-        text = os.pread(fd, 32, 0).strip()
-        if text.isdigit():
-            return int(text)
+        with suppress(OSError):
+            text = path.read_bytes().strip()
+            if text.isdigit():
+                return int(text)
         time.sleep(0.01)
     return 0
+
+
+def _listed(fd: int) -> int | None:
+    """From /proc/locks (proc_locks(5)), which leaves out holders that cannot be seen; None if it cannot be read."""
+    status = os.fstat(fd)
+    name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return None
+    return next((int(words[4]) for words in lines if len(words) > 5 and words[1] == "FLOCK" and words[5] == name), 0)

@@ -5,6 +5,7 @@ taken keeps away). Chunk bytes lie raw, so that the kernel can send and map them
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -17,6 +18,7 @@ from hoard_p2p.ids import Bytes
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
 from hoard_p2p.storage import sidecar
 from hoard_p2p.storage.allowance import Allowance
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
 
 SHARED_SIZE = 1 << 30
@@ -25,6 +27,8 @@ SMALL_RUN = 64 << 10
 """Chunks under a block are packed into runs of this size, so that they do not push others off the boundaries."""
 RESERVE = 16 << 20
 """A shared slab reserves space this far ahead: few calls for a busy writer, little waste for an idle one."""
+PUNCH_HOLE = 0x02 | 0x01
+"""FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FLAGS = os.O_RDWR | os.O_CLOEXEC
 _MODE = 0o640
@@ -78,7 +82,9 @@ class OpenSlab:
         self._users = 0
         self._retired = False
         self._reserved = 0
-        self._used = 0
+        self._kept = 0
+        """Where the bytes end that the index lists, or may list."""
+        self._lost: list[Extent] = []
         self._allowance = allowance
         self._space = threading.Lock()
         self._blocks = blocks_of(self._data, self._sidecar)
@@ -127,7 +133,6 @@ class OpenSlab:
         with self._lock:
             if end > self._reserved:
                 self._reserve_to(end)
-            self._used = max(self._used, end)
 
     def _reserve_to(self, end: int) -> None:
         start = self._reserved
@@ -145,7 +150,7 @@ class OpenSlab:
             os.posix_fallocate(self._data, offset, length)
         except OSError as error:
             if error.errno in NO_SPACE:
-                full = StoreFull(f"the store is full: no {length} bytes for slab {self.slab}: {error.strerror}")
+                full = StoreFull(str(store_failure(f"no {length} bytes for slab {self.slab}", error)))
                 self._allowance.refuse(length, full)
                 raise full from error
             raise
@@ -181,6 +186,16 @@ class OpenSlab:
         while raw:
             raw = raw[os.write(self._sidecar, raw) :]
 
+    def keep(self, extents: Sequence[Extent]) -> None:
+        """The index lists these, or may list them: their bytes stay."""
+        with self._lock:
+            self._kept = max(self._kept, *(extent.offset + extent.length for extent in extents))
+
+    def lose(self, extents: Sequence[Extent]) -> None:
+        """The index does not list these and never will: their space is given back when the slab is closed."""
+        with self._lock:
+            self._lost += extents
+
     def listed(self) -> list[Extent]:
         """What the sidecar lists. Reads all of it."""
         return list(sidecar.scan(self._sidecar))
@@ -194,10 +209,32 @@ class OpenSlab:
     def _close(self) -> None:
         with contextlib.suppress(OSError):  # the reserved space is given back at the next start (trim)
             if self.kind is SlabKind.SHARED and self._reserved:
-                os.ftruncate(self._data, self._used)
+                os.ftruncate(self._data, self._kept)
+            elif self.kind is SlabKind.FILE:
+                for start, end in whole_blocks(self._lost):
+                    punch(self._data, start, end - start)
         self.note_space()
         os.close(self._data)
         os.close(self._sidecar)
+
+
+def whole_blocks(extents: Sequence[Extent]) -> list[tuple[int, int]]:
+    """The blocks (start, end) that nothing but these extents lies in; neighbours are taken together."""
+    runs: list[tuple[int, int]] = []
+    for _, offset, length, _ in sorted(extents):
+        if runs and runs[-1][1] >= offset:
+            runs[-1] = (runs[-1][0], max(runs[-1][1], offset + length))
+        else:
+            runs.append((offset, offset + length))
+    blocks = [(align(start), end // BLOCK * BLOCK) for start, end in runs]
+    return [(start, end) for start, end in blocks if start < end]
+
+
+def punch(fd: int, offset: int, length: int) -> None:
+    """Give whole blocks back to the file system; they read as zeros. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def make_slab(path: Path, header: sidecar.SidecarHeader) -> SlabHandle:

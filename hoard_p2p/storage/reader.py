@@ -123,6 +123,10 @@ class StoreReader:
         with self._index.read() as txn:
             return [extent for extent in extents if lists(txn, extent)]
 
+    def forget_dead(self) -> None:
+        """In the node: make room in the index's table of readers. Processes that were killed leave their entries."""
+        self._index.forget_dead()
+
     def vacancies(self, ids: Sequence[ChunkId]) -> list[int | None]:
         """For each chunk None if it is stored; else the generation that its next place will have."""
         with self._index.read() as txn:

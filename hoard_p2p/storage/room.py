@@ -127,6 +127,12 @@ class Room:
                 return
         raise self._full(size)
 
+    def check(self, size: int) -> None:
+        """Raises StoreFull if `size` bytes could not be granted now, after `relief` was asked."""
+        if size:
+            self.grant(size)
+            self.give_back(size)
+
     def could_fit(self, size: int, evictable: int) -> None:
         """Nothing is promised. Raises StoreFull if `size` bytes would not fit even if `evictable` bytes went."""
         if self._missing(size) > evictable:

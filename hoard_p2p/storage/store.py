@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
-from hoard_p2p.config import DEFAULT_FLOOR, Floor, parse_floor
-from hoard_p2p.errors import BadRequest, NoNode, StoreFailed
+from hoard_p2p.config import Floor
+from hoard_p2p.errors import BadRequest, NoNode
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.storage import extents as chunks
-from hoard_p2p.storage import files, journal, ledger
+from hoard_p2p.storage import files, journal, ledger, limits
 from hoard_p2p.storage.chronicle import SETTINGS, held, setting
+from hoard_p2p.storage.drops import DROPS, number_of
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table
@@ -37,8 +39,6 @@ from hoard_p2p.storage.writer import ChunkWriter
 MOST_COPIED = 1 << 30
 """Bytes that are copied to complete a file that nobody is writing."""
 
-_CAPACITY = b"capacity"
-_FLOOR = b"floor"
 _U64 = struct.Struct("<Q")
 
 
@@ -100,8 +100,8 @@ class Store:
                 if not exists:
                     layout.write_format()
             except OSError as error:
-                raise StoreFailed(
-                    f"the data directory {data_dir} cannot be used: {error}; choose another with --data-dir"
+                raise store_failure(
+                    f"the data directory {data_dir} cannot be used (another can be chosen with --data-dir)", error
                 ) from error
             store._undo = undo.pop_all()
             return store
@@ -157,7 +157,7 @@ class Store:
         except OSError as error:
             with self._index.write() as txn:
                 chunks.drop_slab(txn, slab)
-            raise StoreFailed(f"no new slab in {self._layout.slabs}: {error}") from error
+            raise store_failure(f"no new slab in {self._layout.slabs}", error) from error
 
     def grant(self, size: int) -> None:
         self.room.grant(size)
@@ -249,11 +249,10 @@ class Store:
     def capacity(self) -> int | None:
         """Bytes that the operator allowed, None if never set."""
         with self._index.read() as txn:
-            raw = txn.get(Table.META, _CAPACITY)
-        return int(_U64.unpack(raw)[0]) if raw else None
+            return limits.capacity(txn)
 
     def set_capacity(self, size: int) -> None:
-        self.choose(_CAPACITY, _U64.pack(size))
+        self.choose(limits.CAPACITY, limits.encode_capacity(size))
         self.room.limit(capacity=size)
 
     def meta(self, name: bytes) -> bytes | None:
@@ -274,12 +273,12 @@ class Store:
             txn.put(Table.META, name, value)
 
     def floor(self) -> Floor:
-        """What stays free of the file system; the default if none was ever set."""
-        raw = self.meta(_FLOOR)
-        return parse_floor(raw.decode()) if raw else DEFAULT_FLOOR
+        """What stays free of the file system."""
+        with self._index.read() as txn:
+            return limits.floor(txn)
 
     def set_floor(self, floor: Floor) -> None:
-        self.choose(_FLOOR, str(floor).encode())
+        self.choose(limits.FLOOR, limits.encode_floor(floor))
         self.room.limit(floor=floor)
 
     def extents_count(self) -> int:
@@ -288,8 +287,18 @@ class Store:
             return txn.count(Table.CHUNKS)
 
     def used_bytes(self) -> int:
-        """What slabs and sidecars take on the disk, reserved space included. Looks at every slab."""
+        """What slabs and sidecars take on the disk. Looks at every slab."""
         return size_of(self._layout.slabs)
+
+    def drops(self) -> int:
+        """See `storage.drops`."""
+        with self._index.read() as txn:
+            known = txn.get(Table.META, DROPS)
+        if known is not None:
+            return number_of(known)
+        with self._index.write() as begun:
+            begun.has_dropped = True
+        return self.drops()
 
     # --- snapshots
 

@@ -182,13 +182,12 @@ class Inventory:
         ]
 
     def sample(self, keys: Sequence[bytes]) -> list[Stored]:
-        """The first place of the chunk at or after each key."""
+        """The first place of the chunk after each key."""
         found: dict[bytes, Stored] = {}
         with self._index.read() as txn:
             for key in keys:
-                for chunk_id, value in txn.scan_from(Table.CHUNKS, key):
+                for chunk_id, value in txn.page(Table.CHUNKS, key, 1):
                     found[chunk_id] = Stored(ChunkId(chunk_id), decode_places(value)[0])
-                    break
         return list(found.values())
 
     def _rows(self) -> Iterator[tuple[bytes, bytes]]:

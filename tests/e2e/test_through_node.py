@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,33 @@ def test_with_a_full_reader_table_the_node_works_and_mounts_and_commands_read_th
         greedy.kill()
     node.mount(snapshot, point)
     assert node.json("status")["mounts"][0]["reads"] == "direct"
+
+
+@pytest.fixture
+def read_only(node: Machine, new_directory: NewDirectory) -> Iterator[Path]:
+    """The node's data directory, at another path that nobody may write to."""
+    path = new_directory("ro")
+    subprocess.run(["mount", "--bind", node.data_dir, path], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
+    yield path
+    subprocess.run(["umount", "-l", path], check=False)
+
+
+def test_a_mount_of_a_read_only_data_directory_waits_for_a_node_that_is_away(
+    node: Machine, read_only: Path, new_directory: NewDirectory
+) -> None:
+    source, point = make_tree(new_directory("s"), files=20), new_directory("m")
+    snapshot = node.publish(source)
+    user = Machine(read_only, "", "user")
+    user.mount(snapshot, point, "--timeout", "30", "--io", "no-open")
+    try:
+        (mount,) = node.json("status")["mounts"]
+        assert "Read-only file system" in mount["reads_reason"]
+        assert (point / "deep" / "0003.bin").read_bytes() == (source / "deep" / "0003.bin").read_bytes()
+        node.kill()
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit((point / "shard").read_bytes)
+            node.up()
+            assert waiting.result(30) == (source / "shard").read_bytes()
+    finally:
+        user.umount(point)

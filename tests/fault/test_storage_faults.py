@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from hoard_p2p.errors import ChunkCorrupt, StoreFailed
+from hoard_p2p.errors import ChunkCorrupt, StoreFailed, StoreFull
 from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import SlabKind
 from hoard_p2p.storage.groups import WriterSettings
@@ -146,6 +146,59 @@ def test_a_full_index_is_a_failed_store_and_changes_nothing(tmp_path: Path) -> N
         assert txn.count(Table.ROOTS) == 0
         txn.put(Table.ROOTS, b"k", b"v")
     index.close()
+
+
+def test_a_full_index_is_enlarged_and_takes_the_same_write_the_next_time(tmp_path: Path) -> None:
+    index = Index.for_writing(tmp_path, MIB)
+
+    def add() -> int:
+        with index.write() as txn:
+            for n in range(300):
+                txn.put(Table.CHUNKS, b"%032d" % n, bytes(4000))
+            return txn.count(Table.CHUNKS)
+
+    with pytest.raises(StoreFull, match="index map full"):
+        add()
+    assert index.get_chunk(b"%032d" % 0) is None
+    tries = [attempt(add) for _ in range(8)]
+    assert tries[-1] == 300
+    index.close()
+
+
+def attempt(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except StoreFull:
+        return 0
+
+
+def test_an_index_that_fills_up_slowly_never_fails_and_its_readers_follow(tmp_path: Path) -> None:
+    index = Index.for_writing(tmp_path, 4 * MIB)
+    with index.write() as txn:
+        txn.put(Table.CHUNKS, b"first", b"1")
+    with subprocess.Popen(
+        [sys.executable, "-c", FOLLOW, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin is not None and reader.stdout is not None
+        for batch in range(60):  # 12 MiB
+            with index.write() as txn:
+                for n in range(50):
+                    txn.put(Table.CHUNKS, b"%032d" % (50 * batch + n), bytes(3000))
+            reader.stdin.write(f"{50 * batch}\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline() == "3000\n"
+        reader.stdin.close()
+    index.close()
+
+
+FOLLOW = """
+import sys
+from pathlib import Path
+from hoard_p2p.storage.index import Index
+index = Index.for_reading(Path(sys.argv[1]))
+for line in sys.stdin:
+    print(len(index.get_chunk(b"%032d" % int(line))), flush=True)
+"""
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from tests.unit.cli_fakes import FakeNode
 
 COMMANDS = [
     *(
+        "capacity",
         "cat",
         "demo",
         "diff",

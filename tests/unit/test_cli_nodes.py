@@ -36,7 +36,7 @@ STATUS: Body = {
             "under_replicated": 0,
         }
     ],
-    "store": {"capacity": 100 << 30, "used": 5 << 30, "chunks": 123456},
+    "store": {"capacity": 100 << 30, "used": 5 << 30, "available": 60 << 30, "ghosts": 1 << 30, "chunks": 123456},
     "origins": [],
     "mounts": [
         {
@@ -61,7 +61,7 @@ def test_status_shows_everything_in_words(capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out
     for part in (
         "gpu1 (0123456789ab), rack r1, cluster lab",
-        "5.0 GiB used (weight 100.0 GiB)",
+        "5.0 GiB used of 100.0 GiB, 60.0 GiB available, 1.0 GiB deleted and still open, 123,456 chunks",
         "gpu2",
         "alive",
         "set:1",

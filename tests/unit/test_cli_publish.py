@@ -51,6 +51,7 @@ def test_the_node_gets_an_open_directory_and_the_options(tmp_path: Path) -> None
                 "preserve_owner": False,
                 "reproducible": True,
                 "skip_unreadable": False,
+                "try": False,
             },
         )
     ]

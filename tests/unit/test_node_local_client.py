@@ -68,7 +68,7 @@ def test_signs_of_life_are_asked_for_and_are_no_progress() -> None:
 
 
 def test_only_operations_that_the_node_bounds_are_waited_for_while_it_lives() -> None:
-    assert {"ping", "status", "peers", "refs", "snapshots", "untag", "rm", "down"}.isdisjoint(LONG)
+    assert {"ping", "status", "peers", "refs", "snapshots", "untag", "down"}.isdisjoint(LONG)
 
 
 def test_a_closed_standard_error_is_not_taken_for_the_end_of_the_node() -> None:

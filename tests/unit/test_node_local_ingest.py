@@ -86,7 +86,7 @@ def abandoned(
     async def report(_: dict[str, Json]) -> None:
         return
 
-    session = ingest.Session(broker, gate, report)
+    session = ingest.Session(broker, gate, report, lambda size: None)
 
     async def handle(request: LocalRequest) -> LocalReply:
         try:
@@ -159,7 +159,7 @@ def test_a_commit_without_extents_is_refused(tmp_path: Path) -> None:
         return
 
     with ThreadPoolExecutor(1) as pool:
-        session = ingest.Session(Broker(), pool, report)
+        session = ingest.Session(Broker(), pool, report, lambda size: None)
         with serving(tmp_path, session.handle), framing.connect(tmp_path) as sock:
             framing.send(sock, {"op": "commit", "args": {}, "seq": 0})
             answer = framing.receive(sock)

@@ -4,6 +4,9 @@ import fcntl
 import os
 from pathlib import Path
 
+import pytest
+
+from hoard_p2p.errors import NodeRunning
 from hoard_p2p.storage.lock import NodeLock
 
 
@@ -21,3 +24,36 @@ def test_a_lock_is_released_although_its_file_cannot_be_emptied() -> None:
         os.close(other)
     finally:
         os.close(fd)
+
+
+def test_a_lock_whose_file_is_deleted_or_replaced_still_keeps_a_second_node_out(tmp_path: Path) -> None:
+    lock = NodeLock(tmp_path / "node-lock")
+    for replace in (lambda path: None, Path.touch):
+        (tmp_path / "node-lock").unlink()
+        replace(tmp_path / "node-lock")
+        with pytest.raises(NodeRunning) as refused:
+            NodeLock(tmp_path / "node-lock")
+        assert refused.value.pid == os.getpid()
+        (tmp_path / "node-lock").touch()
+    lock.release()
+    NodeLock(tmp_path / "node-lock").release()
+
+
+def test_a_lock_held_through_another_path_of_the_directory_is_the_same_lock(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "other").symlink_to("d")
+    lock = NodeLock(tmp_path / "d" / "node-lock")
+    with pytest.raises(NodeRunning, match=f"pid {os.getpid()}"):
+        NodeLock(tmp_path / "other" / "node-lock")
+    lock.release()
+
+
+def test_a_node_that_locks_the_file_alone_keeps_another_out(tmp_path: Path) -> None:
+    """As one of an older version does."""
+    path = tmp_path / "node-lock"
+    older = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(older, fcntl.LOCK_EX)
+    with pytest.raises(NodeRunning, match=f"pid {os.getpid()}"):
+        NodeLock(path)
+    os.close(older)
+    NodeLock(path).release()

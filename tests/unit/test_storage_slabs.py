@@ -63,6 +63,7 @@ def test_a_shared_slab_reserves_one_step_ahead_and_keeps_only_what_was_used(tmp_
     slab.write(b"x" * 10_000, 0)
     assert path.stat().st_size == RESERVE
     assert path.stat().st_blocks * 512 >= RESERVE
+    slab.keep([Extent(1, 0, 10_000, ChunkId(bytes(32)))])
     slab.retire()
     slab.leave()
     assert path.stat().st_size == 10_000
