@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.ready-run
 DEV := $(VENV)/.ready-dev
-PACKAGE := hoard_p2p tests benchmarks
+PACKAGE := hoard_p2p tests benchmarks simulations
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench bench-publish bench-mount bench-fetch clean
+.PHONY: help demo test soak simulate check format bench bench-publish bench-mount bench-fetch clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -20,6 +20,9 @@ test: $(DEV)  ## all tests; what needs root or /dev/fuse and has neither is skip
 
 soak: $(DEV)  ## the long tests: minutes of killing under checked reads
 	$(BIN)/pytest -m soak $(ARGS)
+
+simulate: $(RUN)  ## decisions of the real code over made-up loads (docs/simulations.md)
+	$(BIN)/python simulations/retention.py
 
 check: $(DEV)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

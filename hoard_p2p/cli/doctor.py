@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 @data_dir_option
 @json_option
 @click.option("--fix", is_flag=True, help="Repair what can be repaired here: dead mounts are taken away.")
-def doctor(*, data_dir: Path, as_json: bool, fix: bool) -> int:
+@click.option(
+    "--rebuild-index",
+    is_flag=True,
+    help="Make the index again from the slabs, their sidecars and the journal; no node may run.",
+)
+def doctor(*, data_dir: Path, as_json: bool, fix: bool, rebuild_index: bool) -> int:
     """Look whether this machine can mount, its node answers and its mounts live, and tell what to do.
 
     Status 1 if something does not work. A warning is something that works, with less than it could.
@@ -30,7 +35,12 @@ def doctor(*, data_dir: Path, as_json: bool, fix: bool) -> int:
     Examples:
       hoard doctor
       hoard doctor --fix
+      hoard doctor --rebuild-index      # after the index was lost; hashes everything
     """
+    if rebuild_index:
+        from hoard_p2p.cli.rebuilding import rebuild_index as rebuild
+
+        return rebuild(data_dir, as_json=as_json)
     from hoard_p2p.node.checks import CHECKS
     from hoard_p2p.node.checkup import Patient, examine, failed
 

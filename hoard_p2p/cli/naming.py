@@ -1,4 +1,4 @@
-"""Names of snapshots and their end: `tag`, `untag`, `refs`, `rm`."""
+"""Names of snapshots: `tag`, `untag`, `refs`."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import click
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import SNAPSHOT, TEXT, data_dir_option, json_option
-from hoard_p2p.cli.output import complain, table, when_text, write_json
+from hoard_p2p.cli.output import table, when_text, write_json
 from hoard_p2p.config import Json
 from hoard_p2p.printing import printable
 
@@ -77,23 +77,3 @@ def refs(doors: Doors, data_dir: Path, as_json: bool) -> None:
         for r in Fields(body).rows("refs")
     ]
     print(table(("NAME", "SNAPSHOT", "SET", "BY"), rows))
-
-
-@click.command()
-@click.argument("snapshot", type=SNAPSHOT)
-@data_dir_option
-@click.option("--force", is_flag=True, help="Also if it has names (which go too) or is mounted here.")
-@click.pass_obj
-def rm(doors: Doors, snapshot: str, data_dir: Path, force: bool) -> None:
-    """Remove SNAPSHOT from the whole cluster.
-
-    One that has a name, or is mounted on this node, is left alone (status 1).
-
-    \b
-    Example:
-      hoard rm 3f9a1c07
-    """
-    answer = Fields(_call(doors, data_dir, "rm", snapshot=snapshot, force=force))
-    for name in answer.texts("names"):
-        complain(f"the name {name} is gone too")
-    print(answer.text("snapshot"))

@@ -13,6 +13,7 @@ import click
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.capacity import floor_text, limit_text
 from hoard_p2p.cli.doors import Body, Doors
+from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, table, write_json
 from hoard_p2p.cli.scrubbing import scrub_text
@@ -253,10 +254,11 @@ def _snapshots_text(answer: Fields) -> str:
             f"{_known(s, 'segments_here')} of {s.number('segments'):,}",
             _known(s, "under_replicated"),
             s.text("state"),
+            life_text(s),
         )
         for s in answer.rows("snapshots")
     ]
-    header = ("ID", "NAMES", "FILES", "SIZE", "SEGMENTS HERE", "UNDER-REPLICATED", "STATE")
+    header = ("ID", "NAMES", "FILES", "SIZE", "SEGMENTS HERE", "UNDER-REPLICATED", "STATE", "KEPT")
     return "snapshots\n" + table(header, rows, indent="  ") if rows else "no snapshots"
 
 

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,6 +10,9 @@ import click
 from hoard_p2p.cli.paths import whole_snapshot
 from hoard_p2p.config import default_data_dir
 from hoard_p2p.errors import BadRequest
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_TIME = re.compile(r"(\d{1,9})([smhdw])?")
 
 F = TypeVar("F", bound=Callable[..., Any])  # a command function of any signature, returned as it came
 
@@ -54,9 +58,22 @@ class _UntouchedPath(ParamType):
         return Path(value)
 
 
+class _Time(ParamType):
+    """A time in seconds, minutes, hours, days or weeks; handed on in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = _TIME.fullmatch(str(value))
+        if match is None:
+            self.fail(f"{value!r} is no time; write 30d, 12h, 90m, 0 (units: s m h d w)", param, ctx)
+        return int(match[1]) * _SECONDS[match[2] or "s"]
+
+
 TEXT = NotEmpty(click.STRING)
 PATH = NotEmpty(_UntouchedPath())
 SNAPSHOT = NotEmpty(_Snapshot())
+TIME = NotEmpty(_Time())
 
 
 def _absolute(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path:

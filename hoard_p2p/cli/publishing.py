@@ -10,7 +10,7 @@ import click
 
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
-from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
+from hoard_p2p.cli.options import TEXT, TIME, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, write_json
 from hoard_p2p.cli.progress import Display, Step, display
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
@@ -156,6 +156,14 @@ def _reading(fields: Fields) -> str:
     show_default=True,
     help="Nodes that keep a copy of each segment.",
 )
+@click.option("--pin", is_flag=True, help="Keep it until it is unpinned, as `hoard pin` does.")
+@click.option(
+    "--keep",
+    type=TIME,
+    default=None,
+    metavar="TIME",
+    help="How long it lives after its last use once nothing names it: 12h, 30d [default: 30d].",
+)
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out what matches, any number of times.")
 @click.option(
     "--chunker",
@@ -178,6 +186,8 @@ def publish(
     as_json: bool,
     name: str | None,
     replicas: int,
+    pin: bool,
+    keep: int | None,
     exclude: tuple[str, ...],
     chunker: str,
     preserve_owner: bool,
@@ -209,6 +219,8 @@ def publish(
     options: dict[str, Json] = {
         "name": name,
         "replicas": replicas,
+        "pin": pin,
+        "keep": keep,
         "exclude": [name_text(os.fsencode(pattern)) for pattern in exclude],
         "chunker": chunker,
         "preserve_owner": preserve_owner,

@@ -12,6 +12,7 @@ import click
 
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Doors, Snapshot
+from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
 from hoard_p2p.cli.output import table, when_text, write_json, write_names
 from hoard_p2p.cli.paths import Target, open_target, resolve, targets
@@ -65,12 +66,13 @@ def _list_snapshots(doors: Doors, data_dir: Path, as_json: bool) -> None:
             f"{s.number('files'):,}",
             size_text(s.number("bytes")),
             when_text(s.number("created") / 10**9) if s.number("created") else "",
+            life_text(s),
             printable(" ".join(s.texts("names"))),
             printable(s.text("source")),
         )
         for s in Fields(body).rows("snapshots")
     ]
-    print(table(("SNAPSHOT", "FILES", "SIZE", "CREATED", "NAMES", "SOURCE"), rows))
+    print(table(("SNAPSHOT", "FILES", "SIZE", "CREATED", "KEPT", "NAMES", "SOURCE"), rows))
 
 
 def _list_entries(snapshot: Snapshot, path: bytes, *, as_json: bool, long: bool, recursive: bool, nul: bool) -> None:

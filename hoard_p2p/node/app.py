@@ -113,6 +113,7 @@ class Node:
             counters=self.counters,
             executor=self.executor,
             open_snapshot=self.open,
+            full=lambda: self.writer.full,
         )
         self.completer = Completer(
             store=self.store,

@@ -18,7 +18,8 @@ from hoard_p2p.mount.backing import obstacle as passthrough_obstacle
 from hoard_p2p.mount.mountinfo import MountInfo, mounts
 from hoard_p2p.mount.mountpoint import Life, life_of
 from hoard_p2p.mount.users import crews, reads_from
-from hoard_p2p.node.checkup import Check, Finding, Patient, Verdict
+from hoard_p2p.node import directory, environment, store_checks
+from hoard_p2p.node.checkup import Check, Finding, Patient, Verdict, failure, ok, warning
 from hoard_p2p.node.client import NodeClient, Patience
 from hoard_p2p.storage.layout import DataDir
 
@@ -32,18 +33,6 @@ _BACKGROUND = Path("/sys/module/fuse/parameters")
 _DEVICES = Path("/sys/class/bdi")
 _VOLATILE = ("tmpfs", "ramfs")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "fuse", "9p", "virtiofs", "lustre", "ceph", "fuse.hoard")
-
-
-def ok(says: str) -> Finding:
-    return Finding(Verdict.OK, says)
-
-
-def warning(says: str, advice: str) -> Finding:
-    return Finding(Verdict.WARNING, says, advice)
-
-
-def failure(says: str, advice: str) -> Finding:
-    return Finding(Verdict.FAILED, says, advice)
 
 
 # --- the machine
@@ -251,9 +240,12 @@ CHECKS = (
     Check("background requests", background),
     Check("read-ahead", read_ahead),
     Check("limits", limits),
+    *environment.CHECKS,
     Check("data directory", data_dir),
     Check("disk", disk),
+    *directory.CHECKS,
     Check("node", node),
+    *store_checks.CHECKS,
     Check("mount", mounted),
     Check("leftover processes", leftovers),
 )

@@ -30,12 +30,34 @@ class Finding:
     cure: Callable[[], str] | None = None
 
 
+def ok(says: str) -> Finding:
+    return Finding(Verdict.OK, says)
+
+
+def warning(says: str, advice: str) -> Finding:
+    return Finding(Verdict.WARNING, says, advice)
+
+
+def failure(says: str, advice: str) -> Finding:
+    return Finding(Verdict.FAILED, says, advice)
+
+
 @dataclass(frozen=True, slots=True)
 class Patient:
     """What is looked at. `root`: whether mounts and the node are those of the superuser."""
 
     data_dir: Path
     root: bool
+    root_dir: Path = Path("/")
+    """Where the files of the system are looked for."""
+
+    @property
+    def proc(self) -> Path:
+        return self.root_dir / "proc"
+
+    @property
+    def sys(self) -> Path:
+        return self.root_dir / "sys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +88,10 @@ def failed(lines: Iterable[Line]) -> bool:
 def _look(check: Check, patient: Patient) -> list[Finding]:
     try:
         return list(check.look(patient))
+    except PermissionError as error:
+        return [
+            warning(f"could not be looked at by this user: {error}", "run it as the data directory's owner or root")
+        ]
     except (HoardError, OSError, ValueError) as error:
         return [Finding(Verdict.FAILED, f"could not be checked: {error}")]
 

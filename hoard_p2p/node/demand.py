@@ -38,7 +38,10 @@ class Demand:
         counters: Counters,
         executor: Executor,
         open_snapshot: Callable[[SnapshotId], Awaitable[OpenSnapshot]],
+        full: Callable[[], bool],
     ) -> None:
+        """`full`: whether nothing can be stored now; then nothing is fetched but what is waited for."""
+        self._full = full
         self._store = store
         self._fetcher = fetcher
         self._held = held
@@ -66,6 +69,7 @@ class Demand:
         if wrong is not None:
             await self._distrust(chunk, wrong)
         number = catalog.segment_of(run)
+        fill = fill and not self._full()
         if fill:
             self._fetch_ahead(opened, number, run)
         return await self._fetcher.chunk(self.segment(opened, number), chunk, timeout=timeout, fill=fill)
@@ -74,7 +78,7 @@ class Demand:
         """A reader is at this chunk run, which may be here already: the rest of its segment, and what lies behind it,
         may be wanted soon."""
         opened = await self._open(snapshot)
-        if not 0 <= run < opened.catalog.chunks:
+        if not 0 <= run < opened.catalog.chunks or self._full():
             return
         number = opened.catalog.segment_of(run)
         if (snapshot, number) not in self._touched:

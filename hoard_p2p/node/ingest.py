@@ -167,7 +167,7 @@ async def ingest(
     stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
     known to be in use. `fits` is asked in a thread of `executor`. `memory`: see `ingest_memory`. Raises what the
     process failed with."""
-    scratch = await in_executor(executor, _scratch, data_dir)
+    scratch = await in_executor(executor, make_scratch, data_dir)
     lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(1 + _workers())]
     session = Session(broker, executor, report, fits)
     try:
@@ -196,7 +196,7 @@ def _workers() -> int:
     return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
 
 
-def _scratch(data_dir: Path) -> Path:
+def make_scratch(data_dir: Path) -> Path:
     """A fresh folder for the temporary files of one ingest. Raises StoreFailed."""
     root = data_dir / SCRATCH
     try:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from hoard_p2p.config import NodeSettings, parse_floor
 from hoard_p2p.errors import DeadlineExceeded, HoardError
@@ -153,17 +154,18 @@ async def _watch_data_dir(node: Node) -> None:
             return
 
 
-def _log_dir(data_dir: Path) -> Path:
-    """Where a detached node writes its log; made only where a store is or may be made. Raises Refused, StoreFailed."""
-    log_dir = data_dir / "log"
+def _open_log(path: Path, data_dir: Path) -> IO[bytes]:
+    """The log of a detached node; made only where a store is or may be made. Raises Refused, StoreFailed."""
     try:
         DataDir(data_dir).refuse_foreign()
-        log_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_LIMIT:
+            path.rename(path.with_suffix(".log.1"))
+        return path.open("ab")
     except OSError as error:
         raise store_failure(
             f"the data directory {data_dir} cannot be used (another can be chosen with --data-dir)", error
         ) from error
-    return log_dir
 
 
 def detach(settings: NodeSettings) -> int:
@@ -171,12 +173,10 @@ def detach(settings: NodeSettings) -> int:
 
     Raises what the node failed with, and DeadlineExceeded if it took too long; it is left to itself then.
     """
-    path = _log_dir(settings.data_dir) / "node.log"
-    if path.exists() and path.stat().st_size > LOG_LIMIT:
-        path.rename(path.with_suffix(".log.1"))
-    ours, theirs = os.pipe()
+    path = settings.data_dir / "log" / "node.log"
     told = json.dumps({**settings._asdict(), "data_dir": os.fspath(settings.data_dir)})
-    with path.open("ab") as out:
+    with _open_log(path, settings.data_dir) as out:
+        ours, theirs = os.pipe()
         process = subprocess.Popen(
             [sys.executable, "-m", "hoard_p2p.node.main", told, str(theirs)],
             pass_fds=(theirs,),

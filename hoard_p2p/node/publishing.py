@@ -15,6 +15,7 @@ from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
 
@@ -65,28 +66,31 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
 
     Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
     """
-    with ExitStack() as held:
-        return await _publish(node, dir_fd, options, report, held)
+    try:
+        with ExitStack() as held:
+            return await _publish(node, dir_fd, options, report, held)
+    except OSError as error:  # of the data directory: the source is read by another process
+        raise store_failure(f"nothing was published, {node.settings.data_dir} could not be written", error) from error
 
 
 async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held: ExitStack) -> Body:
     wish = _wish(options)
     await _warn_of_taken_name(node, wish.name, report)
     claims = held.enter_context(node.store.reclaimer.new_claims())  # until it is shown: then its record says it all
-    ingested = await take_in(node, dir_fd, options, claims=claims, report=report, held=held)
-    snapshot = snapshot_id(ingested.root)
+    taken = await take_in(node, dir_fd, options, claims=claims, report=report, held=held)
+    snapshot = snapshot_id(taken.root)
     with node.retention.publishing(snapshot):
-        return await _show(node, wish, snapshot, ingested, report)
+        return await _show(node, wish, snapshot, taken, report)
 
 
-async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, ingested: Taken, report: Report) -> Body:
-    """Make the copies of what was ingested, and let users see it."""
+async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, taken: Taken, report: Report) -> Body:
+    """Make the copies of what was taken in, and let users see it."""
     now = node.names.creation_time(snapshot)
     record = SnapshotRecord(snapshot, now, now, wish.replicas, wish.pin, wish.keep, False, wish.source, 0)
-    opened = await node.keep_published(ingested.root, record)
+    opened = await node.keep_published(taken.root, record)
     short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
-    await node.blocking(node.names.show, ingested.root, record)
-    await node.blocking(ingested.remember)
+    await node.blocking(node.names.show, taken.root, record)
+    await node.blocking(taken.remember)
     named = None if wish.name is None else node.names.ref(wish.name)
     refused = await _name(node, snapshot, wish.name)
     await _tell(node, snapshot)
@@ -94,7 +98,7 @@ async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, ingested: Taken, 
         raise Refused(refused)
     if named is not None and named.snapshot == snapshot:
         await report({"note": f"{wish.name} names it already"})
-    totals = ingested.summary.pop("totals")
+    totals = taken.summary.pop("totals")
     files, size = (totals["files"], totals["size"]) if isinstance(totals, dict) else (0, 0)
     return {
         "snapshot": snapshot.hex(),
@@ -102,7 +106,7 @@ async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, ingested: Taken, 
         "files": files,
         "bytes": size,
         "totals": totals,
-        **ingested.summary,
+        **taken.summary,
         "under_replicated": len(short_of),
     }
 

@@ -22,6 +22,7 @@ from hoard_p2p.node.evicting import Evictions, Outcome, Report, silent
 from hoard_p2p.node.mountleases import MountLeases, Seen
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.relieving import Evictable, Relief
+from hoard_p2p.node.shelf import Shelf
 from hoard_p2p.printing import size_text
 from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.reclaim import Dropped, Reclaimed
@@ -235,6 +236,7 @@ class Retention:
             node.held.forget()
             outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
             await self.settle(outcome)
+            await self._thread(Shelf(node.settings.data_dir).clear, node.names)
         return outcome
 
     async def would_free(self, snapshot: SnapshotId) -> Outcome:

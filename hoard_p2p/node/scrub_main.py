@@ -126,6 +126,8 @@ class Work:
         extra = self._scrubber.unnamed() if order.survey else {}
         slabs = [slab for slab in self._inventory.slabs() if slab.number >= order.slab or slab.number in extra]
         self._total = sum(slab.path.stat().st_blocks * 512 for slab in slabs if slab.path.exists())
+        for number in extra.keys() - {slab.number for slab in slabs}:
+            self._settle(self._scrubber.nowhere(number, extra[number]))
         offset = order.offset
         for slab in slabs:
             start = offset if slab.number == order.slab else 0

@@ -8,14 +8,13 @@ import json
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
+from hoard_p2p.node.names import Names
 from hoard_p2p.publish import stampscan
 from hoard_p2p.publish.stamps import StampFile
 
@@ -27,7 +26,11 @@ FOLDER = "stamps"
 CHOICES = ("chunker", "preserve_owner", "reproducible", "exclude", "skip_unreadable")
 """The options that change what is published. (So does who asks for it: what that user may read.)"""
 
-IsThere = Callable[[SnapshotId], bool]
+
+def lives(names: Names, snapshot: SnapshotId) -> bool:
+    """Whether users see the snapshot."""
+    record = names.snapshot(snapshot)
+    return record is not None and record.shown and not record.removed
 
 
 class Kept:
@@ -51,9 +54,8 @@ class Kept:
 class Draft:
     """A stamp file being written, in a folder that the next start clears away if this node does not."""
 
-    def __init__(self, folder: Path, prefix: str) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.path = self._folder / FOLDER
         self.file: BinaryIO = self.path.open("w+b", buffering=0)
 
@@ -83,12 +85,12 @@ class Shelf:
             log.info("stamp file %s is of no use: %s", key, error)
             return None
 
-    def keep(self, draft: Draft, key: str, drops: int, is_there: IsThere) -> None:
+    def keep(self, draft: Draft, key: str, drops: int, names: Names) -> None:
         """Put what was written on the shelf, and take away what is too much or of no use. A draft that nothing was
         written to changes nothing, nor does a full disk. `drops`: see `storage.drops`; from before the publish."""
         try:
             self._keep(draft, key, drops)
-            self.clear(is_there)
+            self.clear(names)
         except OSError as error:
             log.info("the next publish of this source will read all files: %s", error)
 
@@ -109,14 +111,14 @@ class Shelf:
                 os.pwrite(file.fileno(), stampscan.DROPS.pack(drops), stampscan.DROPS_OFFSET)
                 os.utime(file.fileno())
 
-    def clear(self, is_there: IsThere) -> int:
+    def clear(self, names: Names) -> int:
         """Remove the stamp files of snapshots that are gone, and of the others those used longest ago that are too
         many; how many went."""
         removed, left, size = 0, 0, 0
         for path, status in self._by_use():
             size += status.st_size
             left += 1
-            if left > MOST_FILES or size > MOST_BYTES or not self._is_of_use(path, is_there):
+            if left > MOST_FILES or size > MOST_BYTES or not self._is_of_use(path, names):
                 left, size = left - 1, size - status.st_size
                 path.unlink(missing_ok=True)
                 removed += 1
@@ -131,12 +133,12 @@ class Shelf:
                     found.append((path, path.stat()))
         return sorted(found, key=lambda each: -each[1].st_mtime_ns)
 
-    def _is_of_use(self, path: Path, is_there: IsThere) -> bool:
+    def _is_of_use(self, path: Path, names: Names) -> bool:
         kept = self.find(path.name)
         if kept is None:
             return False
         try:
-            if not is_there(kept.snapshot):
+            if not lives(names, kept.snapshot):
                 log.info("what was remembered of the source of snapshot %s goes with it", short(kept.snapshot))
                 return False
             return True

@@ -17,6 +17,7 @@ from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.mountkeep import Kept
+from hoard_p2p.node.removal import expires
 from hoard_p2p.node.room_operations import room_body
 from hoard_p2p.peer import Peer, is_wildcard
 from hoard_p2p.storage.records import SnapshotRecord
@@ -114,6 +115,10 @@ def snapshot_body(node: Node, record: SnapshotRecord, root: bytes | None) -> Bod
         "created": record.created,
         "replicas": record.replicas,
         "source": record.source,
+        "pinned": record.pinned,
+        "expires": expires(node, record),
+        "users": [*node.leases.users(record.id)],
+        "mounted_on": [one.mountpoint for one in node.mounts.records if one.snapshot == record.id],
     }
 
 

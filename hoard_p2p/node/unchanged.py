@@ -15,10 +15,10 @@ from itertools import islice
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import Json
-from hoard_p2p.ids import HOLE, SnapshotId, short
+from hoard_p2p.ids import HOLE, short
 from hoard_p2p.node.app import Node
-from hoard_p2p.node.ingest import PREFIX, SCRATCH, ingest
-from hoard_p2p.node.shelf import Draft, Kept, Shelf
+from hoard_p2p.node.ingest import ingest, make_scratch
+from hoard_p2p.node.shelf import Draft, Kept, Shelf, lives
 from hoard_p2p.publish import stampscan
 from hoard_p2p.publish.stamps import Moment
 from hoard_p2p.storage.claims import Claims
@@ -55,7 +55,7 @@ async def take_in(node: Node, dir_fd: int, options: Body, *, claims: Claims, rep
         root = await _root_if_unchanged(node, kept, dir_fd, drops)
         if root is not None:
             return Taken(root, _unchanged(kept), lambda: shelf.used(key, kept.stamps.header.digest, drops))
-    draft = Draft(node.settings.data_dir / SCRATCH, PREFIX)
+    draft = Draft(await node.blocking(make_scratch, node.settings.data_dir))
     held.callback(draft.close)
     ingested = await ingest(
         dir_fd,
@@ -68,14 +68,7 @@ async def take_in(node: Node, dir_fd: int, options: Body, *, claims: Claims, rep
         fits=node.retention.could_fit,
         memory=(draft.file.fileno(), *await _memory(node, kept)),
     )
-    return Taken(
-        ingested.root, ingested.summary, lambda: shelf.keep(draft, key, drops, lambda snapshot: _lives(node, snapshot))
-    )
-
-
-def clear(node: Node) -> int:
-    """Blocking. Forget the sources of snapshots that are gone; how many."""
-    return Shelf(node.settings.data_dir).clear(lambda snapshot: _lives(node, snapshot))
+    return Taken(ingested.root, ingested.summary, lambda: shelf.keep(draft, key, drops, node.names))
 
 
 def _find(node: Node, shelf: Shelf, key: str) -> Kept | None:
@@ -83,20 +76,15 @@ def _find(node: Node, shelf: Shelf, key: str) -> Kept | None:
     kept = shelf.find(key)
     if kept is None:
         return None
-    if _lives(node, kept.snapshot) and not kept.stamps.meta.end.set_back_until(Moment.now()):
+    if lives(node.names, kept.snapshot) and not kept.stamps.meta.end.set_back_until(Moment.now()):
         return kept
     kept.close()
     return None
 
 
-def _lives(node: Node, snapshot: SnapshotId) -> bool:
-    record = node.names.snapshot(snapshot)
-    return record is not None and record.shown and not record.removed
-
-
 async def _root_if_unchanged(node: Node, kept: Kept, dir_fd: int, drops: int) -> bytes | None:
     """The root of the last time, if a publish would give it again."""
-    if not kept.stamps.is_quick or not _lives(node, kept.snapshot):
+    if not kept.stamps.is_quick or not lives(node.names, kept.snapshot):
         return None
     if not await _looks_equal(kept, dir_fd) or not await _is_whole(node, kept, drops):
         return None

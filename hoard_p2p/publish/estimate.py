@@ -8,16 +8,20 @@ import heapq
 import os
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import sqrt
 from typing import NamedTuple
 
 from hoard_p2p.chunking import MIB, MIN_WINDOW, SMALL_FILE, Chunker, ChunkerKind, Cutter
-from hoard_p2p.errors import StoreFull
+from hoard_p2p.errors import HoardError, StoreFull
 from hoard_p2p.ids import ChunkId, chunk_id
 
 SAMPLES = 32
 ENTERED_WITHIN = 3
 """Runs after which content-defined cutting that began in the middle of a file has found the file's own cuts."""
+
+ENDLESS = 1 << 60
+"""Of a file of this size every region is one with more behind it."""
 
 Fits = Callable[[int], None]
 """Could so many new bytes be stored here, if need be after evicting what may go? Raises StoreFull."""
@@ -68,7 +72,8 @@ def new_share(fd: int, size: int, chunker: Chunker, has: Has, offset: int) -> fl
         return float(not all(has([chunk_id(os.pread(fd, SMALL_FILE, 0))])))
     aligned = offset // chunker.max_size * chunker.max_size if chunker.kind is ChunkerKind.FIXED else offset
     window = os.pread(fd, MIN_WINDOW, aligned)
-    runs = Cutter(chunker, size).cut(memoryview(window), final=False)
+    final = len(window) == size
+    runs = Cutter(chunker, size if final else ENDLESS).cut(memoryview(window), final=final)
     known = whole = at = 0
     for number, run in enumerate(runs):
         entered = not aligned or chunker.kind is ChunkerKind.FIXED or number >= ENTERED_WITHIN
@@ -98,13 +103,17 @@ class Estimate:
         """`total` bytes are in the source. The sample is looked at only if they would not fit if all were new."""
         if self._fits is None:
             return
+        with suppress(HoardError):  # a publish that failed meanwhile: it says so itself
+            if self._refused(self._fits, total):
+                self._refusal = self._refused(self._fits, int(total * least_new(self._shares(sample, open_file))))
+
+    @staticmethod
+    def _refused(fits: Fits, size: int) -> StoreFull | None:
         try:
-            self._fits(total)
-        except StoreFull:
-            try:
-                self._fits(int(total * least_new(self._shares(sample, open_file))))
-            except StoreFull as refusal:
-                self._refusal = refusal
+            fits(size)
+        except StoreFull as refusal:
+            return refusal
+        return None
 
     def _shares(self, sample: Sequence[Picked], open_file: Callable[[bytes], int]) -> list[float]:
         draw = random.Random(0)

@@ -141,6 +141,7 @@ class _Publish:
             for event in sifted:
                 self._take(event)
         self._pipeline.finish()
+        self._estimate.check()
 
     def finish(self) -> PublishResult:
         """Catalog, root and flush."""

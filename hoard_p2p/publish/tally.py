@@ -148,6 +148,10 @@ class TreeCount:
         self._thread.join()
 
     def _run(self) -> None:
+        with suppress(OSError):  # no room to queue directories: the publish will say so
+            self._count_tree()
+
+    def _count_tree(self) -> None:
         with closing(DirectoryOpener(self._root_fd)) as opener, closing(PathQueue(self._spill)) as queue:
             queue.put(b"")
             worked = -HEAD_START

@@ -52,6 +52,12 @@ class Allowance:
         with self._lock:
             self._refused = (self._clock() + self._refused_seconds, size, error)
 
+    @property
+    def refusing(self) -> bool:
+        """Whether somebody was refused so lately that it is believed."""
+        refused = self._refused
+        return refused is not None and self._clock() < refused[0]
+
     def settle(self) -> None:
         """Hand back what is free, and report. Never raises: an owner that is gone counts anew."""
         with self._lock, contextlib.suppress(HoardError):

@@ -126,12 +126,16 @@ class Chronicle:
         txn.put(Table.META, START, _U64.pack(self.start))
         for name, value in self.settings.items():
             txn.put(Table.META, name, value)
-        for table, rows in ((Table.ROOTS, self.roots), (Table.SNAPSHOTS, self.snapshots), (Table.REFS, self.refs)):
-            for key, value in rows.items():
-                txn.put(table, key, value)
+        self.write_names(txn)
         for snapshot, segments in self.holds.items():
             for segment in segments:
                 txn.put(Table.HOLDS, snapshot + _KEY.pack(segment), b"")
+
+    def write_names(self, txn: Transaction) -> None:
+        """Roots, snapshots and refs, over what is there."""
+        for table, rows in ((Table.ROOTS, self.roots), (Table.SNAPSHOTS, self.snapshots), (Table.REFS, self.refs)):
+            for key, value in rows.items():
+                txn.put(table, key, value)
 
     def agrees(self, other: "Chronicle") -> bool:
         """Whether they say the same, but for the number of starts."""

@@ -20,6 +20,7 @@ from hoard_p2p.storage.records import (
     encode_file,
     encode_places,
     encode_slab,
+    names_place,
 )
 
 MAX_PLACES = 16
@@ -51,6 +52,11 @@ def add_slab(txn: Transaction, record: SlabRecord) -> int:
     if record.file_key:
         put_file(txn, record.file_key, FileSlab(slab, False))
     return slab
+
+
+def never_before(txn: Transaction, slab: int) -> None:
+    """Slab numbers up to this one were used before the index was made."""
+    txn.put(Table.META, _NEXT_SLAB, _U32.pack(slab + 1))
 
 
 def drop_slab(txn: Transaction, slab: int) -> None:
@@ -129,7 +135,7 @@ def listed(txn: Transaction, after: bytes, count: int) -> list[tuple[ChunkId, in
 def lists(txn: Transaction, extent: Extent) -> bool:
     """Whether the index lists exactly this extent."""
     raw = txn.get(Table.CHUNKS, extent.chunk_id)
-    return raw is not None and any(place[:3] == extent[:3] for place in decode_places(raw))
+    return raw is not None and names_place(raw, extent.slab, extent.offset, extent.length)
 
 
 def drop_place(txn: Transaction, chunk_id: bytes, place: Place) -> bool:

@@ -11,12 +11,13 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hoard_p2p.errors import Corrupt
 from hoard_p2p.ids import ChunkId
-from hoard_p2p.interfaces import Extent, SlabKind
+from hoard_p2p.interfaces import Extent, Place, SlabKind
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import sidecar
 from hoard_p2p.storage.ghosts import Ghosts
@@ -25,7 +26,7 @@ from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir, sidecar_path
 from hoard_p2p.storage.limbo import Gone, Limbo
 from hoard_p2p.storage.openslab import BLOCK, RESERVE, align, blocks_of
-from hoard_p2p.storage.punching import Span, covered, gaps, in_blocks, is_alone, merged, punch, touched
+from hoard_p2p.storage.punching import Blocks, Span, covered, is_alone, punch
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.records import SlabRecord, decode_places
 from hoard_p2p.storage.room import Room
@@ -58,23 +59,33 @@ class Slab:
 @dataclass(slots=True)
 class Kept:
     """The blocks of a slab that must stay; how many records its sidecar has, for how many bytes, and how many of them
-    are listed, for how many bytes."""
+    are listed, for how many bytes. `sound`: the sidecar was there and undamaged."""
 
-    spans: list[Span] = field(default_factory=list)
+    blocks: Blocks
     records: int = 0
     recorded: int = 0
     listed: int = 0
     listed_bytes: int = 0
+    sound: bool = True
+
+    @property
+    def empty(self) -> bool:
+        return not self.listed and not self.blocks
 
     def add(self, recorded: Sequence[Extent], listed: Sequence[Extent]) -> None:
         self.records += len(recorded)
         self.recorded += sum(extent.length for extent in recorded)
         self.listed += len(listed)
         self.listed_bytes += sum(extent.length for extent in listed)
-        self.keep(in_blocks(extent.offset, extent.length) for extent in listed)
+        for extent in listed:
+            self.blocks.mark(extent.offset, extent.length)
 
-    def keep(self, spans: Iterable[Span]) -> None:
-        self.spans = merged([*self.spans, *spans])
+
+class Cleaned(NamedTuple):
+    """Bytes of disk that a slab gave back, and what is left of it."""
+
+    size: int
+    kept: Kept
 
 
 class Freeing:
@@ -129,72 +140,92 @@ class Freeing:
         finally:
             os.close(fd)
 
-    def is_worth_asking(self, slab: Slab, dead: Sequence[Gone]) -> bool:
+    def is_worth_asking(self, slab: Slab) -> bool:
         """Whether so much of a slab is dead that its writer should put it aside."""
-        size = sum(gone.place.length for gone in dead)
+        size = self._limbo.size_free_in(slab.number)
         return slab.record.kind is SlabKind.FILE or size * ASIDE >= os.fstat(slab.fd).st_blocks * 512 - RESERVE
 
-    def free(self, slab: Slab, dead: Sequence[Gone]) -> int:
+    def free(self, slab: Slab, dead: Iterable[Gone]) -> int:
         """Give back what `dead` extents, which nobody reads any more, took. Raises OSError, and Held."""
-        wanted = [Span(gone.place.offset, gone.place.offset + gone.place.length) for gone in dead]
         if slab.locked:
-            return self.clean(slab, wanted)
+            wanted = Blocks(os.fstat(slab.fd).st_size)
+            for gone in dead:
+                wanted.mark(gone.place.offset, gone.place.length)
+            return self.clean(slab, wanted).size
         if slab.record.kind is SlabKind.FILE:
             raise Held(f"slab {slab.number} is being written")
-        whole = (Span(start, align(end)) if end - start >= BLOCK else Span(start, end) for start, end in wanted)
-        return punch(slab.fd, covered(whole))
+        return punch(slab.fd, covered(_with_rest(gone.place) for gone in dead))
 
-    def clean(self, slab: Slab, wanted: Iterable[Span] | None = None) -> int:
+    def clean(self, slab: Slab, wanted: Blocks | None = None) -> Cleaned:
         """Give back the blocks that hold nothing (of those that `wanted` touches, if given), or all of the slab if
         it holds nothing. For a locked slab. Raises OSError, and Held."""
         with self._healer.still() as wounds:
-            kept = self.kept(slab)
-            kept.keep(in_blocks(place.offset, place.length) for _, place in wounds(slab.number))
-            if not kept.spans:
-                return self._remove(slab)
-            free = gaps(kept.spans, os.fstat(slab.fd).st_size)
-            spans = list(free if wanted is None else touched(free, wanted))
+            kept = self._kept(slab)
+            for _, place in wounds(slab.number):
+                kept.blocks.mark(place.offset, place.length)
+            if kept.empty:
+                return Cleaned(self._remove(slab), kept)
+            spans = [span for span in kept.blocks.gaps() if wanted is None or wanted.touches(span)]
             if spans and slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
                 raise Held(f"a mount that was ended by force may have left users of slab {slab.number}")
             size = punch(slab.fd, spans)
         self._room.freed(size)  # of a slab that is being written its writer tells
-        return size
+        return Cleaned(size, kept)
 
-    def kept(self, slab: Slab) -> Kept:
+    def _kept(self, slab: Slab) -> Kept:
         """What must stay of a locked slab: what is listed, may be seen by a reader, or is being sent."""
-        kept = Kept()
-        if slab.record.kind is SlabKind.FILE:
-            with self._index.read() as txn:
-                if chunks.is_complete(txn, slab.number):  # the index may list not all places of a chunk that it repeats
-                    kept.keep([in_blocks(0, slab.record.size)])
-                    return kept
-        for recorded, extents in self.listed(slab):  # before limbo: what leaves the index enters limbo first
-            kept.add(recorded, extents)
-        kept.keep(in_blocks(gone.place.offset, gone.place.length) for gone in self._limbo.waiting_in(slab.number))
-        kept.keep(in_blocks(sent[1], sent[2]) for sent in list(self.sends) if sent[0] == slab.number)
+        size = os.fstat(slab.fd).st_size
+        kept = Kept(Blocks(size))
+        if self.is_complete(slab):  # the index may list not all places of a chunk that it repeats
+            kept.blocks.mark(0, size)
+            return kept
+        for recorded, listed in self.listed(slab, kept):  # before limbo: what leaves the index enters limbo first
+            kept.add(recorded, listed)
+        for gone in self._limbo.waiting_in(slab.number):
+            kept.blocks.mark(gone.place.offset, gone.place.length)
+        for number, offset, length in list(self.sends):
+            if number == slab.number:
+                kept.blocks.mark(offset, length)
         return kept
 
-    @contextlib.contextmanager
-    def listable(self, slab: Slab) -> Iterator[Iterator[Sequence[Extent]]]:
-        """The extents of a locked slab that are listed or may be listed again, piece by piece; none of them comes to
-        be listed inside this block."""
-        with self._healer.still() as wounds:
-            waiting = (Extent(*gone.place[:3], gone.chunk_id) for gone in self._limbo.waiting_in(slab.number))
-            later = [*waiting, *(Extent(*place[:3], chunk_id) for chunk_id, place in wounds(slab.number))]
-            yield itertools.chain((extents for _, extents in self.listed(slab)), [later])
+    def is_complete(self, slab: Slab) -> bool:
+        """Whether it has all of a large file."""
+        if slab.record.kind is not SlabKind.FILE:
+            return False
+        with self._index.read() as txn:
+            return chunks.is_complete(txn, slab.number)
 
-    def listed(self, slab: Slab) -> Iterator[tuple[Sequence[Extent], Sequence[Extent]]]:
+    @contextlib.contextmanager
+    def listable(self, slab: Slab, *, sound: bool) -> Iterator[Iterator[Sequence[Extent]]]:
+        """The extents of a locked slab that are listed or may be listed again, piece by piece; none of them comes to
+        be listed inside this block. `sound`: see Kept."""
+        with self._healer.still() as wounds:
+            by_sidecar = (extents for _, extents in self.listed(slab))
+            listed = by_sidecar if sound else self._listed_by_index(slab.number)
+            hurt = [Extent(*place[:3], chunk_id) for chunk_id, place in wounds(slab.number)]
+            yield itertools.chain(listed, [hurt], self._waiting_pieces(slab))
+
+    def _waiting_pieces(self, slab: Slab) -> Iterator[list[Extent]]:
+        """Asked for after `listed`: see `_kept`."""
+        yield [Extent(*gone.place[:3], gone.chunk_id) for gone in self._limbo.waiting_in(slab.number)]
+
+    def listed(self, slab: Slab, told: Kept | None = None) -> Iterator[tuple[Sequence[Extent], Sequence[Extent]]]:
         """What the sidecar of a slab has, and what of that the index lists, piece by piece. The sidecar never omits
-        what the index lists; if it is damaged the whole index is looked through instead."""
+        what the index lists; if it is damaged the whole index is looked through, too, and `told` is told."""
+        count = 0
         try:
             with sidecar_path(slab.path).open("rb") as file:
-                if sidecar.is_sound(file.fileno()):
-                    rest = sidecar.scan(file.fileno())
-                    while piece := list(itertools.islice(rest, PIECE)):
-                        yield piece, self._reader.committed(piece)
+                rest = sidecar.scan(file.fileno())
+                while piece := list(itertools.islice(rest, PIECE)):
+                    count += len(piece)
+                    yield piece, self._reader.committed(piece)
+                if count == sidecar.count(file.fileno()):
                     return
+                log.info("%d records of the sidecar of slab %d count", count, slab.number)
         except (FileNotFoundError, Corrupt) as error:
             log.info("the sidecar of slab %d cannot be used: %s", slab.number, error)
+        if told is not None:
+            told.sound = False
         for extents in self._listed_by_index(slab.number):
             yield extents, extents
 
@@ -239,6 +270,12 @@ def unlink_slab(path: Path) -> None:
     for name in (path, sidecar_path(path)):
         with contextlib.suppress(FileNotFoundError):
             name.unlink()
+
+
+def _with_rest(place: Place) -> Span:
+    """A place in a shared slab, with the rest of its last block if nobody else can have that."""
+    end = place.offset + place.length
+    return Span(place.offset, end if place.length < BLOCK else align(end))
 
 
 def try_lock(fd: int) -> bool:

@@ -7,7 +7,6 @@ once per process and never in a child of a process that had it open; `lock=False
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -20,6 +19,7 @@ import lmdb
 from hoard_p2p.errors import Refused, StoreFailed, StoreFull
 from hoard_p2p.storage.drops import DROPS, following
 from hoard_p2p.storage.readertable import holders, no_space, require_lock, table_full
+from hoard_p2p.storage.resizegate import ResizeGate
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ MAX_READERS = 4096
 MIN_MAP = 64 << 30
 LEAST_MAP = 1 << 30
 """Where address space is limited the map is halved down to this, and no further."""
-RESIZE_WAIT = 60.0
 PAGE = 16_384
 """Rows that `Index.pages` reads in one transaction."""
 _TICK = b"tick"
@@ -107,10 +106,13 @@ class Transaction:
 
     def page(self, table: Table, after: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to `limit` rows whose keys are greater than `after`, in key order."""
+        return list(islice(self.scan_from(table, after + b"\0" if after else b""), limit))
+
+    def scan_from(self, table: Table, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from `key` on, in key order. Do not change the table meanwhile."""
         cursor = self._txn.cursor(db=self._tables[table])
-        if not (cursor.set_range(after + b"\0") if after else cursor.first()):
-            return []
-        return list(islice(cursor, limit))
+        if cursor.set_range(key) if key else cursor.first():
+            yield from cursor
 
     def count(self, table: Table) -> int:
         return int(self._txn.stat(self._tables[table])["entries"])
@@ -125,7 +127,7 @@ class Index:
         self._env = env
         self._path = path
         self._write_lock = threading.Lock()
-        self._gate = _ResizeGate()
+        self._gate = ResizeGate()
         tables = Table if create else READ_BY_OTHERS
         self._tables = {table: env.open_db(table.value, create=create) for table in tables}
         self._chunks = self._tables[Table.CHUNKS]
@@ -318,43 +320,6 @@ class Index:
         """Commit, so that `last_transaction` moves on. Raises StoreFailed."""
         with self.write() as txn:
             txn.put(Table.META, _TICK, txn.number.to_bytes(8, "little"))
-
-
-class _ResizeGate:
-    """Lets a remap wait until no thread of this process is inside a transaction: it would move pages under them.
-
-    A reader first enters its name and then looks at the flag; the resizer sets the flag and then looks for names. Each
-    step is atomic under the interpreter lock, so one of the two sees the other; a reader pays two set operations."""
-
-    def __init__(self) -> None:
-        self._inside: set[int] = set()
-        self._resizing = False
-        self._lock = threading.Lock()
-
-    def enter(self) -> None:
-        me = threading.get_ident()
-        self._inside.add(me)
-        while self._resizing:
-            self._inside.discard(me)
-            with self._lock:  # held while the map is resized
-                self._inside.add(me)
-
-    def leave(self) -> None:
-        self._inside.discard(threading.get_ident())
-
-    def resize(self, action: Callable[[], None]) -> None:
-        """Run `action` while nobody is inside. Raises StoreFailed if a reader does not come out."""
-        with self._lock:
-            self._resizing = True
-            try:
-                until = time.monotonic() + RESIZE_WAIT
-                while self._inside:
-                    if time.monotonic() > until:
-                        raise StoreFailed(f"a read of the index did not end in {RESIZE_WAIT:.0f} s; is the disk alive?")
-                    time.sleep(0.001)
-                action()
-            finally:
-                self._resizing = False
 
 
 def map_size(path: Path) -> int:

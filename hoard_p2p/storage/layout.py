@@ -1,6 +1,7 @@
 """Names inside a data directory, and the format version that guards it. Nothing of a store lies elsewhere."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -59,8 +60,17 @@ class DataDir:
 
     def make(self) -> None:
         """Make the directories; they and the index are open to the group as far as the umask allows."""
+        for path in reversed(self.path.absolute().parents):
+            _make(path, 0o777)
         for path in (self.path, self.index, self.slabs):
-            path.mkdir(mode=0o770, parents=True, exist_ok=True)
+            _make(path, 0o770)
+
+    def discard_half_made(self) -> None:
+        """Remove the index of a first start that a power cut interrupted: LMDB may not be able to open it. For the
+        holder of the lock, where there is no format yet; an index that may know a slab stays."""
+        if not any(self.slabs.iterdir()):
+            for path in self.index.iterdir():
+                path.unlink()
 
     def check_format(self) -> bool:
         """True if this is a store that we can read, False if there is none. Raises StoreFormatUnknown."""
@@ -83,12 +93,22 @@ class DataDir:
             )
 
     def write_format(self) -> None:
-        """The last step of making a store: readers that see the file find everything else in place."""
+        """The last step of making a store: readers that see the file find everything else in place, also after a
+        power cut (LMDB does not sync the names of its files)."""
+        sync_path(self.index)
         fresh = self.format.with_suffix(".new")
         fresh.write_text(FORMAT)
         sync_path(fresh)
         fresh.replace(self.format)
         sync_path(self.path)
+
+
+def _make(path: Path, mode: int) -> None:
+    """Make a directory if there is none, and its name durable if one may open the directory above."""
+    if not path.exists():
+        path.mkdir(mode=mode, exist_ok=True)
+        with suppress(PermissionError):
+            sync_path(path.parent)
 
 
 def sidecar_path(slab: Path) -> Path:

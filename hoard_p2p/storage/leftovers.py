@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.ids import ChunkId, chunk_id
-from hoard_p2p.interfaces import Extent, Place, SlabKind
+from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import sidecar
 from hoard_p2p.storage.freeing import Freeing, Held, Kept, Slab, slab_space, try_lock, unlink_slab
@@ -101,25 +101,22 @@ class Leftovers:
             return 0
 
     def _tidy_slab(self, slab: Slab, writer: Callable[[], ChunkWriter]) -> int:
-        if not sidecar.is_whole(sidecar_path(slab.path)):
-            self._rewrite(slab)
-        if slab.record.kind is SlabKind.FILE and self._is_complete(slab):
-            return 0
-        kept = self._freeing.kept(slab)
+        size, kept = self._freeing.clean(slab)
+        if kept.empty:
+            return size
         if kept.recorded >= REMAINS * kept.listed_bytes > 0 and self._empty(slab, kept, writer):
-            return 0  # its places are in limbo now
-        size = self._freeing.clean(slab)
-        if kept.spans and kept.records > 2 * kept.listed + SLACK:
-            size += self._rewrite(slab)
+            return size  # its places are in limbo now
+        if not kept.sound or kept.records > 2 * kept.listed + SLACK:
+            size += self._rewrite(slab, sound=kept.sound)
         return size
 
-    def _rewrite(self, slab: Slab) -> int:
+    def _rewrite(self, slab: Slab, *, sound: bool) -> int:
         """Make the sidecar list what the index lists, or may list again; how many bytes of disk that freed."""
         path = sidecar_path(slab.path)
         fresh = path.with_name(path.name + FRESH)
         header = sidecar.SidecarHeader(slab.number, slab.record.start, slab.record.size, slab.record.kind)
         before = slab_space(slab.path)
-        with self._freeing.listable(slab) as pieces, fresh.open("wb") as file:
+        with self._freeing.listable(slab, sound=sound) as pieces, fresh.open("wb") as file:
             file.write(sidecar.encode_header(header))
             for extents in pieces:
                 file.write(sidecar.encode_records(extents))
@@ -147,10 +144,6 @@ class Leftovers:
             return False
         self._unlist([extent.chunk_id for extent in extents], partial(chunks.redundant_in, slab.number))
         return True
-
-    def _is_complete(self, slab: Slab) -> bool:
-        with self._index.read() as txn:
-            return chunks.is_complete(txn, slab.number)
 
     def _copy(self, extent: Extent, copies: ChunkWriter) -> bool:
         """Whether the chunk has a good place elsewhere then."""

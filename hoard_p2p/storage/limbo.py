@@ -9,6 +9,7 @@ for those who hold their slab: its writer, a send, a mapping.
 import logging
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
 """Seconds after which a reader that delays the return of space is named in the log."""
+SHOWN = 120
+"""Characters of a command line."""
 _ROW = struct.Struct("<QIB32s")  # offset, length, generation, chunk id
 
 
@@ -46,35 +49,48 @@ class GoneExtents:
 
     def __init__(self) -> None:
         self._rows: dict[int, bytearray] = {}
-        self.size = 0
+        self._sizes: Counter[int] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._rows)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all extents."""
+        return self._sizes.total()
+
+    def size_in(self, slab: int) -> int:
+        return self._sizes[slab]
+
     def add(self, gone: Gone) -> None:
         slab, offset, length, generation = gone.place
         self._rows.setdefault(slab, bytearray()).extend(_ROW.pack(offset, length, generation, gone.chunk_id))
-        self.size += length
+        self._sizes[slab] += length
 
     def slabs(self) -> list[int]:
         return list(self._rows)
 
-    def of(self, slab: int) -> Iterator[Gone]:
-        for offset, length, generation, chunk_id in _ROW.iter_unpack(bytes(self._rows.get(slab, b""))):
-            yield Gone(ChunkId(chunk_id), Place(slab, offset, length, generation))
+    def has(self, slab: int) -> bool:
+        return slab in self._rows
+
+    def packed(self, slab: int) -> bytes:
+        return bytes(self._rows.get(slab, b""))
 
     def all(self) -> Iterator[Gone]:
         for slab in self.slabs():
-            yield from self.of(slab)
+            yield from unpacked(slab, self.packed(slab))
 
     def replace(self, slab: int, rest: Iterable[Gone]) -> None:
         """`rest` is what is left of a slab's extents."""
-        rows = b"".join(_ROW.pack(*gone.place[1:], gone.chunk_id) for gone in rest)
-        self.size -= sum(gone.place.length for gone in self.of(slab))
         self._rows.pop(slab, None)
-        if rows:
-            self._rows[slab] = bytearray(rows)
-            self.size += sum(gone.place.length for gone in self.of(slab))
+        self._sizes.pop(slab, None)
+        for gone in rest:
+            self.add(gone)
+
+
+def unpacked(slab: int, rows: bytes) -> Iterator[Gone]:
+    for offset, length, generation, chunk_id in _ROW.iter_unpack(rows):
+        yield Gone(ChunkId(chunk_id), Place(slab, offset, length, generation))
 
 
 @dataclass(slots=True, eq=False)
@@ -147,25 +163,35 @@ class Limbo:
         with self._lock:
             return sorted(self._free.slabs())
 
-    def free_in(self, slab: int) -> list[Gone]:
+    def free_in(self, slab: int) -> Iterator[Gone]:
         with self._lock:
-            return list(self._free.of(slab))
+            rows = self._free.packed(slab)
+        return unpacked(slab, rows)
+
+    def size_free_in(self, slab: int) -> int:
+        with self._lock:
+            return self._free.size_in(slab)
 
     def has(self, slab: int) -> bool:
         """Whether anything of the slab is here, free or not."""
         with self._lock:
-            return any(slab in extents.slabs() for extents in (self._free, *(b.extents for b in self._batches)))
+            return any(extents.has(slab) for extents in (self._free, *(batch.extents for batch in self._batches)))
 
-    def waiting_in(self, slab: int) -> list[Gone]:
-        """The extents of a slab that readers may still see."""
+    def waiting_in(self, slab: int) -> Iterator[Gone]:
+        """The extents of a slab that readers may still see: those of the moment of this call."""
         with self._lock:
-            return [gone for batch in self._batches for gone in batch.extents.of(slab)]
+            rows = b"".join(batch.extents.packed(slab) for batch in self._batches)
+        return unpacked(slab, rows)
 
-    def punched(self, slab: int, rest: Iterable[Gone] = (), reason: str = "") -> None:
-        """The free extents of a slab were given back, but for `rest`, which waits for `reason`."""
+    def punched(self, slab: int, rest: Iterable[Gone]) -> None:
+        """The free extents of a slab were given back, but for `rest`."""
         with self._lock:
             self._free.replace(slab, rest)
-            if slab in self._free.slabs():
+
+    def held(self, slab: int, reason: str) -> None:
+        """The free extents of a slab that are left, if any, wait for `reason`."""
+        with self._lock:
+            if self._free.has(slab):
                 since = self._held[slab].since if slab in self._held else self._clock()
                 self._held[slab] = _Held(reason, since)
             else:
@@ -177,10 +203,7 @@ class Limbo:
         readers = self._index.readers() if self._batches else []
         with self._lock:
             batches = [batch for batch in self._batches if batch.txn]
-            held = [
-                Waiting(sum(gone.place.length for gone in self._free.of(slab)), now - why.since, why.reason)
-                for slab, why in self._held.items()
-            ]
+            held = [Waiting(self._free.size_in(slab), now - why.since, why.reason) for slab, why in self._held.items()]
         if not batches:
             return tuple(held)
         since = now - min(batch.since for batch in batches)
@@ -204,7 +227,7 @@ class Limbo:
 def described(pid: int) -> str:
     """A process in words: its number and its command."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        first, *rest = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
-        command = ""
-    return f"process {pid} ({command[:80] or 'of another pid namespace, or just ending'})"
+        return f"process {pid} (of another pid namespace, or just ending)"
+    return f"process {pid} ({' '.join((Path(first).name, *rest)).strip()[:SHOWN]})"

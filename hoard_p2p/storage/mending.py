@@ -45,17 +45,17 @@ class Mender:
         self._index = index
         self._layout = layout
         self._healer = healer
-        self._inventory = Inventory(index, layout)
+        self.inventory = Inventory(index, layout)
 
     def mend(self, verdict: Verdict) -> Mended:
         """Raises StoreFailed."""
-        slab = self._inventory.slab(verdict.slab)
-        if slab is None:  # it went meanwhile, and its places with it
-            return Mended()
         listed = [one for one in verdict.wrong if one.place.generation != UNLISTED]
         wrong = self._healer.quarantine_all([(one.chunk_id, one.place) for one in listed])
         missing = self.heal_from_disk(dict.fromkeys(identifier for identifier, _ in wrong))
         apart = [one for one in verdict.wrong if one.place.generation == UNLISTED]
+        slab = self.inventory.slab(verdict.slab)
+        if slab is None:  # it went, or it was deleted and is forgotten
+            return Mended(frozenset(identifier for identifier, _ in wrong), frozenset(missing))
         mended = [self._mend_unlisted(one) for one in apart]
         if not all(mended):
             self._demote(slab)
@@ -114,7 +114,7 @@ class Mender:
         try:
             fcntl.flock(data, fcntl.LOCK_EX | fcntl.LOCK_NB)
             known = contents(slab.path, slab.number)
-            listed = {_extent(one) for one in self._inventory.stored_in({slab.number})}
+            listed = {_extent(one) for one in self.inventory.stored_in({slab.number})}
             if not known.whole or not listed <= set(known.extents):
                 self._write_sidecar(slab, sorted({*known.extents, *listed}))
         except BlockingIOError:

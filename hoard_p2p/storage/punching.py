@@ -23,9 +23,33 @@ class Span(NamedTuple):
     end: int
 
 
-def in_blocks(offset: int, length: int) -> Span:
-    """The blocks that an extent touches."""
-    return Span(offset // BLOCK * BLOCK, align(offset + length))
+class Blocks:
+    """Which blocks of a slab are touched by something; a byte for each."""
+
+    def __init__(self, size: int) -> None:
+        self._marks = bytearray(-(-size // BLOCK))
+
+    def mark(self, offset: int, length: int) -> None:
+        """An extent touches these; what lies beyond the slab's end does not count."""
+        first, end = offset // BLOCK, min(-(-(offset + length) // BLOCK), len(self._marks))
+        if first < end:
+            self._marks[first:end] = b"\1" * (end - first)
+
+    def __bool__(self) -> bool:
+        return 1 in self._marks
+
+    def touches(self, span: Span) -> bool:
+        """Whether one of the blocks of a span is marked."""
+        return self._marks.find(1, span.start // BLOCK, span.end // BLOCK) >= 0
+
+    def gaps(self) -> Iterator[Span]:
+        """The blocks that are not marked, in order, as few spans as possible."""
+        start = self._marks.find(0)
+        while start >= 0:
+            end = self._marks.find(1, start)
+            end = len(self._marks) if end < 0 else end
+            yield Span(start * BLOCK, end * BLOCK)
+            start = self._marks.find(0, end)
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
@@ -37,30 +61,6 @@ def merged(spans: Iterable[Span]) -> list[Span]:
         else:
             found.append(span)
     return found
-
-
-def gaps(kept: Iterable[Span], size: int) -> Iterator[Span]:
-    """What `kept`, which are whole blocks, leaves of a slab of `size` bytes, in whole blocks."""
-    at = 0
-    for start, end in merged(kept):
-        if at < start:
-            yield Span(at, start)
-        at = end
-    if at < size:
-        yield Span(at, align(size))
-
-
-def touched(spans: Iterable[Span], wanted: Iterable[Span]) -> Iterator[Span]:
-    """Those of the disjoint, sorted `spans` that share a byte with one of `wanted`."""
-    rest = iter(merged(wanted))
-    want = next(rest, None)
-    for span in spans:
-        while want is not None and want.end <= span.start:
-            want = next(rest, None)
-        if want is None:
-            return
-        if want.start < span.end:
-            yield span
 
 
 def covered(dead: Iterable[Span]) -> Iterator[Span]:

@@ -30,13 +30,19 @@ def no_space(size: int, least: int) -> str:
 
 
 def table_full(path: Path) -> str:
-    """What a full reader table means, and whose the entries are. Only for a process that has not opened the index: to
-    close the lock file here would give its entries up."""
+    """What a full reader table means, and whose the entries are. As `entries`."""
     with suppress(OSError):
-        table = (path / "lock.mdb").read_bytes()[_TABLE_AT:]
-        pids = (int.from_bytes(table[at + 8 : at + 12], "little") for at in range(0, len(table) - 63, 64))
-        return holders([pid for pid in pids if pid])
+        return holders(entries(path))
     return holders([])
+
+
+def entries(path: Path) -> list[int]:
+    """For each entry of the reader table of the index in directory `path` its process, as that one's namespace has it.
+    Only for a process that has not opened the index: to close the lock file here would give its entries up. Raises
+    OSError."""
+    table = (path / "lock.mdb").read_bytes()[_TABLE_AT:]
+    pids = (int.from_bytes(table[at + 8 : at + 12], "little") for at in range(0, len(table) - 63, 64))
+    return [pid for pid in pids if pid]
 
 
 def holders(pids: list[int]) -> str:

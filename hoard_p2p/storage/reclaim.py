@@ -7,7 +7,7 @@ docs/concurrency.md has the order of the steps and what a crash leaves at each.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -98,6 +98,7 @@ class Reclaimer:
             for page in self._index.pages(Table.CHUNKS):
                 dead = [ChunkId(key) for key, _ in page if not live(ChunkId(key))]
                 total = total.plus(self._forget(dead))
+            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
         return total
 
     @contextmanager
@@ -189,33 +190,37 @@ class Reclaimer:
 
     def _give_back(self, number: int) -> int:
         """Free what is free in one slab; how many bytes of disk that returned."""
-        gone = self._limbo.free_in(number)
-        sent = [each for each in gone if each.place[:3] in self._freeing.sends]
+        sent = self._sent_of(number)
         try:
-            size = self._free(number, [each for each in gone if each not in sent])
+            size = self._free(number, {each.place for each in sent})
         except FileNotFoundError:  # somebody deleted it: its row is removed with the leftovers
-            self._limbo.punched(number)
-            return 0
+            size = 0
         except (OSError, Held) as error:
-            self._limbo.punched(number, gone, str(error))
+            self._limbo.held(number, str(error))
             return 0
-        self._limbo.punched(number, sent, f"extents of slab {number} are being sent")
+        self._limbo.punched(number, sent)
+        self._limbo.held(number, f"extents of slab {number} are being sent")
         return size
 
-    def _free(self, number: int, dead: list[Gone]) -> int:
+    def _sent_of(self, number: int) -> list[Gone]:
+        if not any(slab == number for slab, _, _ in list(self._freeing.sends)):
+            return []
+        return [each for each in self._limbo.free_in(number) if each.place[:3] in self._freeing.sends]
+
+    def _free(self, number: int, sent: Collection[Place]) -> int:
         """Raises OSError, Held."""
         with self._freeing.opened(number) as slab:
             if slab is None:
                 return 0
-            if slab.locked or not self._freeing.is_worth_asking(slab, dead):
-                return self._free_opened(slab, dead)
+            if slab.locked or not self._freeing.is_worth_asking(slab):
+                return self._free_opened(slab, sent)
         for writer in tuple(self._writers):  # it may be one of ours, that can go on elsewhere
             writer.put_aside(number)
         with self._freeing.opened(number) as slab:
-            return self._free_opened(slab, dead) if slab else 0
+            return self._free_opened(slab, sent) if slab else 0
 
-    def _free_opened(self, slab: Slab, dead: list[Gone]) -> int:
-        size = self._freeing.free(slab, dead)
+    def _free_opened(self, slab: Slab, sent: Collection[Place]) -> int:
+        size = self._freeing.free(slab, (gone for gone in self._limbo.free_in(slab.number) if gone.place not in sent))
         if not slab.locked:
             for writer in tuple(self._writers):
                 writer.note_space()

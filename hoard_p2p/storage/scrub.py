@@ -169,21 +169,26 @@ class Scrubber:
         return found if rest else self._shape(slab, everything, named, found)
 
     def unnamed(self) -> dict[int, list[Stored]]:
-        """Places that the index lists and their slab's sidecar does not name. Goes through the index and all sidecars,
-        and once more through the index if there are any."""
+        """Places that the index lists and their slab's sidecar does not name, those of slabs too that the index does
+        not list any more. Goes through the index and all sidecars, and once more through the index if there are any."""
         counts = self._inventory.counts()
-        lacking = {
-            slab.number
-            for slab in self._inventory.slabs()
-            if len(self._inventory.listed(contents(slab.path, slab.number).extents)) < counts[slab.number]
-        }
+        slabs = self._inventory.slabs()
+        lacking = counts.keys() - {slab.number for slab in slabs}
+        for slab in slabs:
+            if len(self._inventory.listed(contents(slab.path, slab.number).extents)) < counts[slab.number]:
+                lacking.add(slab.number)
         found: dict[int, list[Stored]] = {}
         for number, stored in by_slab(self._inventory.stored_in(lacking) if lacking else ()):
-            slab = self._inventory.slab(number)
-            if slab is not None:  # only now its sidecar: that is written before the index, so it is not behind it
-                named = set(contents(slab.path, number).extents)
-                found[number] = [one for one in stored if Extent(*one.place[:3], one.chunk_id) not in named]
+            known = self._inventory.slab(number)
+            # Only now its sidecar: that is written before the index, so it is not behind it.
+            named = set(contents(known.path, number).extents) if known else set()
+            found[number] = [one for one in stored if Extent(*one.place[:3], one.chunk_id) not in named]
         return {number: stored for number, stored in found.items() if stored}
+
+    def nowhere(self, slab: int, stored: Sequence[Stored]) -> Verdict:
+        """Places in a slab that the index does not list: no reader finds it."""
+        there = tuple(filter(self._inventory.still, stored)) if self._inventory.slab(slab) is None else ()
+        return Verdict(slab, there, gone=bool(there), chunks=len(there))
 
     def places(self, slab: Slab, stored: Sequence[Stored]) -> Verdict:
         """Check some places of a slab, sorted by offset."""
@@ -246,6 +251,24 @@ class Scrubber:
         if now is None or not now.complete:
             return found
         return found._replace(cut=size < slab.record.size, long=size > slab.record.size, dirty=dirty)
+
+
+def verified(file: DiskFile, stored: Sequence[Stored], add: Callable[[int], None]) -> Iterator[Stored]:
+    """Those of `stored`, sorted by offset, that hold their chunk. `add` hears of the bytes that were hashed. For a
+    thread of several: nothing is read ahead."""
+    with closing(mmap.mmap(-1, PIECE + 2 * BLOCK)) as buffer:
+        for piece in pieces(stored):
+            if piece.stop - piece.start > len(buffer):
+                yield from (one for one in piece.stored if _right(file, one))
+                continue
+            view = _fill(file, piece, buffer)
+            right = [
+                one for one in piece.stored if (_right(file, one) if view is None else _matches(view, piece.start, one))
+            ]
+            if view is not None:
+                view.release()
+            yield from right
+            add(sum(one.place.length for one in piece.stored))
 
 
 def by_slab(stored: Sequence[Stored]) -> Iterator[tuple[int, list[Stored]]]:

@@ -9,7 +9,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from hoard_p2p.errors import Corrupt
@@ -62,18 +61,9 @@ def read_header(fd: int) -> SidecarHeader:
     return SidecarHeader(slab, start, size, _KINDS[kind])
 
 
-def is_sound(fd: int) -> bool:
-    """Whether every record counts, but for a torn one at the end: then nothing that was listed is missing."""
-    return sum(1 for _ in scan(fd)) == (os.fstat(fd).st_size - HEADER_SIZE) // RECORD_SIZE
-
-
-def is_whole(path: Path) -> bool:
-    """Whether there is a sidecar from which nothing is missing. Raises OSError."""
-    try:
-        with path.open("rb") as file:
-            return is_sound(file.fileno())
-    except (FileNotFoundError, Corrupt):
-        return False
+def count(fd: int) -> int:
+    """How many records there are, whether they count or not; a torn one at the end left out."""
+    return (os.fstat(fd).st_size - HEADER_SIZE) // RECORD_SIZE
 
 
 def scan(fd: int) -> Iterator[Extent]:

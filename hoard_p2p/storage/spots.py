@@ -28,10 +28,9 @@ class _Run(NamedTuple):
 
 
 def write_together(spots: Sequence[Spot], data: Sequence[Bytes]) -> None:
-    """Reserve and write each of `data` at its spot in a shared slab; neighbours by one call. Raises OSError and
-    StoreFailed: then nothing is known of any."""
+    """Write each of `data` at its spot in a shared slab, reserved before; neighbours by one call. Raises OSError: then
+    nothing is known of any."""
     for run in _runs(sorted(zip(spots, data, strict=True), key=lambda pair: (pair[0].slab.slab, pair[0].offset))):
-        run.slab.reserve(run.offset, sum(map(len, run.buffers)))
         run.slab.write_all(run.buffers, run.offset)
 
 

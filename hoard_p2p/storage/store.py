@@ -95,6 +95,8 @@ class Store:
                 layout.refuse_foreign()
                 layout.make()
                 undo.callback(NodeLock(layout.lock).release)
+                if not exists:
+                    layout.discard_half_made()
                 refuse_lost(layout)
                 store = cls(layout, undo)
                 if not exists:

@@ -68,8 +68,8 @@ def parse_name(path: Path) -> SlabName | None:
 
 def slab_files(layout: DataDir) -> list[Path]:
     """The data files of all slabs, by number."""
-    found = [path for path in layout.slabs.glob("*.slab") if parse_name(path)]
-    return sorted(found, key=lambda path: parse_name(path) or SlabName(SlabKind.SHARED, 0, 0))
+    named = [(name.number, path) for path in layout.slabs.glob("*.slab") if (name := parse_name(path))]
+    return [path for _, path in sorted(named)]
 
 
 def contents(slab_path: Path, slab: int) -> Contents:

@@ -3,12 +3,14 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from hoard_p2p.errors import BadRequest, HoardError, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId
 from hoard_p2p.interfaces import Extent, FileSink, Place, SlabBroker, SlabHandle, SlabKind
 from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.filesink import FileSlabSink, LingeringSink
 from hoard_p2p.storage.groups import Groups, WriterSettings
 from hoard_p2p.storage.openslab import SHARED_SIZE, Cursor, OpenSlab
@@ -116,6 +118,11 @@ class ChunkWriter:
         may hold sinks of one file at once. Each ends its own with `finish` (all chunks of the file are stored) or
         `abandon` (not yet)."""
         return LingeringSink(lambda: self._lingering_sink(file_key, size))
+
+    @property
+    def full(self) -> bool:
+        """Whether a chunk was refused lately for want of room, and the next would be too."""
+        return self._allowance.refusing
 
     @property
     def copy_share(self) -> float:
@@ -235,15 +242,28 @@ class _SharedSpots:
         return spots
 
     def _take_here(self, lengths: Sequence[int], spots: list[Spot]) -> None:
-        """As many spots as the present slab has; it is full if they are not enough."""
+        """As many spots as the present slab has, with the space reserved; it is full if they are not enough."""
         slab = self._entered(len(lengths))
-        for taken, length in enumerate(lengths):
+        before = copy(self._cursor)
+        taken = []
+        for length in lengths:
             offset = self._cursor.take(length)
             if offset is None:
-                slab.leave(len(lengths) - taken)
-                slab.retire()
-                return
-            spots.append(Spot(slab, offset))
+                break
+            taken.append((offset, length))
+        try:
+            if taken:
+                slab.reserve(*max(taken))
+        except (OSError, StoreFailed) as error:
+            self._cursor = before  # what is reserved next would have to cover these
+            slab.leave(len(lengths))
+            if isinstance(error, OSError):
+                raise store_failure(f"no room for {len(taken)} chunks in slab {slab.slab}", error) from error
+            raise
+        spots += [Spot(slab, offset) for offset, _ in taken]
+        if len(taken) < len(lengths):
+            slab.leave(len(lengths) - len(taken))
+            slab.retire()
 
     def close(self) -> None:
         with self._lock:

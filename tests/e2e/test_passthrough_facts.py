@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from hoard_p2p.errors import MountBusy
 from hoard_p2p.mount import kernel
+from hoard_p2p.mount.attach import detach, detach_aborting
 from hoard_p2p.mount.backing import Backings, obstacle
 from hoard_p2p.mount.connection import Connection
 from hoard_p2p.mount.endpoint import Endpoint, MountGone, Request
 from hoard_p2p.mount.kernel import ATTR_OUT, ENTRY_OUT, FOREVER, OPEN_OUT, READ_IN, RELEASE_IN, Fopen, Op
+from hoard_p2p.storage.punching import is_alone
 from tests.mappings import Mapping
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
@@ -207,6 +210,38 @@ def test_a_mapping_of_a_backing_file_holds_that_file_and_does_not_count_as_open(
         assert os.pread(fd, 5, 0) == b"rrrrr"
     assert mapping.read(5, SIZE - 5) == b"bbbbb"
     mapping.close()
+
+
+def test_a_mapping_of_a_backing_file_keeps_the_mount_busy(mount: Scripted, backing: int) -> None:
+    """So a snapshot whose mount has ended, and not by force, has no backing files in use (storage.freeing)."""
+    mount.script((PASS, mount.backings.register(backing)))
+    with mount.opened() as fd:
+        mapping = Mapping(fd, SIZE)
+    mount.wait_for_releases(1)
+    with pytest.raises(MountBusy):
+        detach(mount.path.parent)
+    mapping.close()
+    detach(mount.path.parent)
+
+
+def test_a_write_lease_tells_of_backing_ids_and_mappings_even_after_a_forced_end(mount: Scripted, backing: int) -> None:
+    assert is_alone(backing)
+    own = os.open(f"/proc/self/fd/{backing}", os.O_RDONLY)
+    backing_id = mount.backings.register(own)
+    os.close(own)
+    assert not is_alone(backing)
+    mount.script((PASS, backing_id))
+    with mount.opened() as fd:
+        mapping = Mapping(fd, SIZE)
+    mount.wait_for_releases(1)
+    mount.backings.close(backing_id)
+    assert not is_alone(backing)
+    detach_aborting(mount.path.parent)
+    mount.thread.join(WAIT)
+    assert mapping.read(5, SIZE - 5) == b"bbbbb"
+    assert not is_alone(backing)
+    mapping.close()
+    assert is_alone(backing)
 
 
 def test_passthrough_excludes_keeping_the_cache(mount: Scripted, backing: int) -> None:

@@ -11,6 +11,7 @@ from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
+from hoard_p2p.transfer.wire_life import VouchRequest
 
 SNAPSHOT = SnapshotId(bytes(32))
 
@@ -43,6 +44,8 @@ QUESTIONS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
     "refs": lambda control, peer: control.refs(peer),
     "residency": lambda control, peer: control.residency(peer, SNAPSHOT),
     "adopt": lambda control, peer: control.adopt(peer, AdoptRequest(SNAPSHOT, (1,), peer.node_id), timeout=5),
+    "uses": lambda control, peer: control.uses(peer, [SNAPSHOT]),
+    "vouch": lambda control, peer: control.vouch(peer, VouchRequest(SNAPSHOT, (1,))),
 }
 TELLINGS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
     "announce": lambda control, peer: control.announce(peer, Announcement(({},))),

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from tests.property.test_publish_property import PLANS, Plan, make_tree
 from tests.unit.publish_stamps import Again
 from tests.unit.publish_trees import can_have_xattrs, options
 
+Edits = list[tuple[str, int]]
 EDITS = st.lists(
     st.tuples(
         st.sampled_from([
@@ -130,16 +132,33 @@ def edit_directory(directory: bytes, fresh: bytes, what: str) -> None:
             os.utime(directory, ns=(0, before.st_mtime_ns))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+TREES = given(
     plans=st.lists(PLANS, max_size=25),
     rounds=st.lists(EDITS, min_size=1, max_size=2),
     excluded=st.sampled_from([(), (b"*a*",), (b"new-*", b"x/")]),
     reproducible=st.booleans(),
 )
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@TREES
 def test_publishing_from_what_is_remembered_equals_a_full_publish(
-    plans: list[Plan], rounds: list[list[tuple[str, int]]], excluded: tuple[bytes, ...], reproducible: bool
+    plans: list[Plan], rounds: list[Edits], excluded: tuple[bytes, ...], reproducible: bool
 ) -> None:
+    check(plans, rounds, excluded, reproducible)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@TREES
+def test_the_same_for_many_trees(
+    plans: list[Plan], rounds: list[Edits], excluded: tuple[bytes, ...], reproducible: bool
+) -> None:
+    check(plans, rounds, excluded, reproducible)
+
+
+def check(plans: list[Plan], rounds: list[Edits], excluded: tuple[bytes, ...], reproducible: bool) -> None:
     with tempfile.TemporaryDirectory() as base:
         root = make_tree(Path(base), plans)
         chosen = replace(options(Path(base)), exclude=excluded, reproducible=reproducible)

@@ -19,10 +19,13 @@ COMMANDS = [
         "diff",
         "doctor",
         "down",
+        "evict",
         "export",
+        "gc",
         "ls",
         "mount",
         "peers",
+        "pin",
         "publish",
         "refs",
         "rm",
@@ -30,7 +33,7 @@ COMMANDS = [
         "status",
         "tag",
     ),
-    *("umount", "untag", "up"),
+    *("umount", "unpin", "untag", "up"),
 ]
 
 

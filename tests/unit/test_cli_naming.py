@@ -1,4 +1,4 @@
-"""`tag`, `untag`, `refs`, `rm`."""
+"""`tag`, `untag`, `refs`."""
 
 import json
 
@@ -40,10 +40,3 @@ def test_refs_lists_names_ids_times_and_nodes(
     assert "set:1" in shown and "abababababab" in shown and "2023-11-1" in shown and "gpu1" in shown
     assert run(["refs", "--json"], node.doors()) == 0
     assert json.loads(capsys.readouterr().out) == body
-
-
-def test_rm_names_the_refs_that_went_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    node = FakeNode(rm={"snapshot": ID, "names": ["set:1"]})
-    assert run(["rm", "--force", "set:1"], node.doors()) == 0
-    told = capsys.readouterr()
-    assert told.out == ID + "\n" and "set:1" in told.err

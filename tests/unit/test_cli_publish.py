@@ -46,15 +46,35 @@ def test_the_node_gets_an_open_directory_and_the_options(tmp_path: Path) -> None
                 "source": str(tmp_path),
                 "name": "set:1",
                 "replicas": 3,
+                "pin": False,
+                "keep": None,
                 "exclude": ["*.tmp", "a/"],
                 "chunker": "fixed",
                 "preserve_owner": False,
                 "reproducible": True,
+                "rehash": False,
                 "skip_unreadable": False,
                 "try": False,
             },
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("read", "unchanged", "told"),
+    [
+        (3, 0, "already known\n"),
+        (1, 2, "already known; 1 files read, 2 unchanged\n"),
+        (0, 3, "already known; nothing changed, no file was read\n"),
+    ],
+)
+def test_the_summary_says_how_much_was_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], read: int, unchanged: int, told: str
+) -> None:
+    node = FakeNode(publish={**RESULT, "read": read, "unchanged": unchanged})
+    assert run(["publish", str(tmp_path), "--rehash"], node.doors()) == 0
+    assert capsys.readouterr().err.endswith(told)
+    assert node.asked[0][1]["rehash"] is True
 
 
 def test_the_directory_is_closed_afterwards_also_after_a_failure(tmp_path: Path) -> None:

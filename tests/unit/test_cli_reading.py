@@ -98,7 +98,7 @@ def test_snapshots_are_listed_without_argument(capsys: pytest.CaptureFixture[str
     body = {"snapshots": [snapshot]}
     assert run(["ls"], FakeNode(snapshots=body).doors()) == 0  # type: ignore[arg-type]  # a literal of the right shape
     assert capsys.readouterr().out.splitlines()[1].split() == [
-        *(ID, "3", "2.0", "KiB", "2026-03-04", "05:06:07", "set:1", "/data/\\x1bset")
+        *(ID, "3", "2.0", "KiB", "2026-03-04", "05:06:07", "named", "set:1", "/data/\\x1bset")
     ]
 
 

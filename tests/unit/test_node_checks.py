@@ -67,7 +67,7 @@ def test_a_data_directory_of_another_format_cannot_be_used(tmp_path: Path) -> No
 
 def _broken(_: Patient) -> Iterator[Finding]:
     yield Finding(OK, "seen")
-    raise PermissionError("closed")
+    raise OSError("closed")
 
 
 def _refuse() -> str:
@@ -100,6 +100,7 @@ def test_every_check_of_the_machine_says_something(tmp_path: Path) -> None:
     mounts = ("mount", "leftover processes")  # others' too: not for a unit test
     table = [check for check in checks.CHECKS if check.name not in mounts]
     lines = examine(table, Patient(tmp_path, root=True), fix=False)
-    assert {line.name for line in lines} == {check.name for check in table}
+    silent = {"room", "reading", "readers", "lock", "temporary files", "log"}  # there is no store
+    assert {line.name for line in lines} == {check.name for check in table} - silent
     node = next(line.finding for line in lines if line.name == "node")
     assert node.verdict is WARNING and "hoard up" in node.advice

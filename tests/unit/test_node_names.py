@@ -20,7 +20,7 @@ from hoard_p2p.node.merging import Refs, Snapshots, newer_ref, newer_snapshot
 from hoard_p2p.node.names import DEFAULT_KEEP, Names, ref_name
 from hoard_p2p.node.names_wire import label, ref_json, snapshot_json
 from hoard_p2p.peer import NodeId
-from hoard_p2p.storage.records import PastValue, RefRecord, SnapshotRecord, Stamp
+from hoard_p2p.storage.records import NEVER, PastValue, RefRecord, SnapshotRecord, Stamp
 from hoard_p2p.storage.store import Store
 from tests.unit.node_roots import a_root
 
@@ -255,7 +255,9 @@ IDENTIFIER = SnapshotId(b"a" * 32)
 def told_snapshots(draw: st.DrawFn) -> SnapshotRecord:
     created, removed = draw(TIMES), draw(st.sampled_from([0, 0, 2, 4]))
     source, replicas = draw(st.sampled_from(["", "x", "y"])), draw(st.integers(1, 3))
-    record = SnapshotRecord(IDENTIFIER, created, created, replicas, False, 1, draw(st.booleans()), source, 0)
+    stamp = Stamp(draw(st.integers(1, 2)), 0, draw(st.sampled_from([ME, OTHER])))
+    pinned, stamp = draw(st.sampled_from([(False, NEVER), (False, stamp), (True, stamp)]))
+    record = SnapshotRecord(IDENTIFIER, created, created, replicas, pinned, 1, draw(st.booleans()), source, 0, stamp)
     return replace(record, removed=removed) if removed >= created else record
 
 
@@ -311,6 +313,51 @@ def test_a_digest_covers_exactly_what_is_told(records: list[SnapshotRecord]) -> 
 def test_a_digest_of_refs_covers_exactly_what_is_told(refs: list[RefRecord]) -> None:
     known = {(Refs({ref.name: ref}).digest, repr(ref_json(ref))) for ref in refs}
     assert len({digest for digest, _ in known}) == len(known) == len({told for _, told in known})
+
+
+def test_the_last_to_set_a_pin_wins_wherever_it_was_set(names: Names, other: Names, clock: Clock) -> None:
+    snapshot = add(names, 1)
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert names.pin(snapshot, pinned=True)
+    assert not names.pin(snapshot, pinned=True), "it is pinned already"
+    before = other.digests()
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert other.digests() == names.digests() != before
+    assert other.pin(snapshot, pinned=False), "within the same clock tick"
+    names.merge_snapshots(other.snapshot_records(), "other")
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert [known.pinned for one in (names, other) for known in one.snapshots()] == [False, False]
+    assert names.digests() == other.digests()
+
+
+def test_a_record_without_a_pin_is_one_that_was_never_pinned(names: Names, other: Names) -> None:
+    snapshot = add(names, 1)
+    assert all("pin" not in record for record in names.snapshot_records())
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert not other.snapshots()[0].pinned
+    names.pin(snapshot, pinned=True)
+    old = [{key: value for key, value in record.items() if key != "pin"} for record in names.snapshot_records()]
+    names.merge_snapshots(old, "a node that knows no pins")
+    assert names.snapshots()[0].pinned
+
+
+@pytest.mark.expect_warnings
+@pytest.mark.parametrize("pin", [7, [], [True], [1, [1, 0, "00" * 16]], [True, [1 << 62, 0, "00" * 16]], [True, None]])
+def test_a_pin_that_makes_no_sense_or_is_ahead_of_time_is_left_out(names: Names, other: Names, pin: Json) -> None:
+    add(names, 1)
+    assert other.merge_snapshots([{**record, "pin": pin} for record in names.snapshot_records()], "names") == 0
+
+
+def test_what_users_never_saw_can_be_forgotten(names: Names) -> None:
+    shown = add(names, 1)
+    encoded = a_root(2)
+    hidden = snapshot_id(encoded)
+    names.add_snapshot(encoded, SnapshotRecord(hidden, SECOND, SECOND, 2, False, 1, False, "", 0))
+    assert not names.forget(shown)
+    assert names.forget(hidden)
+    assert names.snapshot(hidden) is None
+    assert names.root(hidden) is None
+    assert [record.id for record in names.known()] == [shown]
 
 
 def test_merging_keeps_what_the_later_creation_said() -> None:

@@ -7,7 +7,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.ids import SnapshotId, chunk_id, parse_snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.publishing import publish
-from hoard_p2p.node.unchanged import clear
+from hoard_p2p.node.shelf import Shelf
 from hoard_p2p.publish.stamps import StampFile
 from tests.unit.node_cluster import run, running
 from tests.unit.publish_stamps import aged
@@ -127,11 +127,12 @@ def test_what_is_remembered_goes_with_its_snapshot(tmp_path: Path) -> None:
             source = a_source(node, tmp_path / "s")
             first = await source.publish()
             source.age()
-            assert await node.blocking(clear, node) == 0
+            shelf = Shelf(tmp_path / "n")
+            assert await node.blocking(shelf.clear, node.names) == 0
             await node.remove(first[0], force=True)
             assert await source.publish() == (first[0], 3, 0)
             await node.remove(first[0], force=True)
-            assert await node.blocking(clear, node) == 1
+            await node.retention.gc()
             assert source.shelf() == []
 
     run(main)

@@ -1,6 +1,7 @@
 """The bytes of places, snapshots and refs."""
 
 import random
+from dataclasses import replace
 
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import Place, SlabKind
@@ -29,6 +30,21 @@ def test_place_bytes_are_as_documented() -> None:
 def test_a_snapshot_record_keeps_every_field() -> None:
     record = SnapshotRecord(ONE, 2**63, 5, 3, True, 2**40, False, "dir:/data/\udcff set", 17)
     assert records.decode_snapshot(records.encode_snapshot(record)) == record
+
+
+def test_the_stamp_of_a_pin_is_kept_and_a_record_of_version_1_has_none() -> None:
+    stamp = records.Stamp(2**63, 7, NodeId(b"n" * 16))
+    record = SnapshotRecord(ONE, 1, 1, 3, True, 5, True, "dir:/x", 0, stamp)
+    value = records.encode_snapshot(record)
+    assert value[0] == 2
+    assert records.decode_snapshot(value) == record
+    old = b"\1" + value[1:-28]
+    assert records.decode_snapshot(old) == replace(record, pin_stamp=records.NEVER)
+
+
+def test_a_lease_keeps_every_field() -> None:
+    lease = records.LeaseRecord(ONE, "0:53", "/mnt/\udcff x", 4_000_000, 2**40, bytes(range(16)), 5, 2**62)
+    assert records.decode_lease(ONE + b"0:53", records.encode_lease(lease)) == lease
 
 
 def test_a_snapshots_source_is_cut_to_what_fits() -> None:

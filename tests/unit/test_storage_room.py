@@ -1,5 +1,6 @@
 """The room of the store: what is granted, what counts as used, and that it is what `du` says."""
 
+import contextlib
 import os
 import random
 import subprocess
@@ -250,6 +251,21 @@ def test_nothing_is_reserved_that_was_not_granted(tmp_path: Path) -> None:
     slab.leave()
     allowance.settle()
     assert owner.promised == 0
+
+
+def test_refused_puts_leave_no_gap_that_later_ones_must_pay_for(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store, store.writer(WriterSettings(refused_seconds=0)) as writer:
+        store.set_capacity(8 * MIB)
+        for _ in range(40):
+            data = RNG.randbytes(4 * MIB)
+            with contextlib.suppress(StoreFull):
+                writer.put(chunk_id(data), data)
+        assert store.room.used + store.room.promised <= 8 * MIB
+        store.set_capacity(32 * MIB)
+        data = RNG.randbytes(4 * MIB)
+        writer.put(chunk_id(data), data)
+        writer.flush()
+        assert du(tmp_path) <= 32 * MIB
 
 
 def extent(offset: int, length: int) -> Extent:

@@ -116,6 +116,14 @@ def test_a_directory_with_files_of_somebody_else_is_refused_and_left_alone(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "thesis.tex"]
 
 
+def test_an_index_that_an_interrupted_first_start_left_damaged_is_made_anew(tmp_path: Path) -> None:
+    for name in ("index", "slabs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "index" / "data.mdb").write_bytes(bytes(8192))
+    with Store.open(tmp_path) as store:
+        assert store.start_number == 1
+
+
 def test_what_an_interrupted_start_left_is_no_file_of_somebody_else(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
     (tmp_path / "format").rename(tmp_path / "format.new")

@@ -12,8 +12,9 @@ from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.testing.network import a_peer
-from hoard_p2p.transfer import wire
+from hoard_p2p.transfer import wire, wire_life
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello
+from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -38,6 +39,10 @@ DECODERS = [
     wire.decode_announcement,
     wire.decode_leave,
     wire.decode_error,
+    wire_life.decode_asked,
+    wire_life.decode_uses,
+    wire_life.decode_vouch_request,
+    wire_life.decode_promised,
 ]
 HELLO = Hello(a_peer(1), "c", (a_peer(2),), bytes(32), bytes(32), b"boot")
 
@@ -45,6 +50,31 @@ HELLO = Hello(a_peer(1), "c", (a_peer(2),), bytes(32), bytes(32), b"boot")
 @given(st.builds(Hello, PEERS, LINES, st.lists(PEERS, max_size=3).map(tuple), DIGESTS, DIGESTS, DIGESTS))
 def test_a_hello_survives_the_wire(hello: Hello) -> None:
     assert wire.decode_hello(wire.encode_hello(hello)) == hello
+
+
+USERS = st.lists(st.text("a /-9", max_size=20), max_size=3).map(tuple)
+USES = st.lists(st.builds(Use, SNAPSHOTS, USERS, st.integers(0, (1 << 63) - 1)), max_size=3).map(tuple)
+
+
+@given(st.lists(SNAPSHOTS, max_size=3).map(tuple), USES, st.builds(VouchRequest, SNAPSHOTS, SEGMENTS))
+def test_what_is_asked_before_something_goes_survives_the_wire(
+    asked: tuple[SnapshotId, ...], uses: tuple[Use, ...], request: VouchRequest
+) -> None:
+    assert wire_life.decode_asked(wire_life.encode_asked(asked)) == asked
+    assert wire_life.decode_uses(wire_life.encode_uses(uses)) == uses
+    assert wire_life.decode_vouch_request(wire_life.encode_vouch_request(request)) == request
+    assert wire_life.decode_promised(wire_life.encode_promised(request.segments)) == request.segments
+
+
+def test_a_mount_point_of_any_bytes_crosses_as_words_and_lists_are_bounded() -> None:
+    use = Use(SnapshotId(bytes(32)), ("mounted on /m\udcff\n" + "x" * 300,) * 20, 1)
+    (told,) = wire_life.decode_uses(wire_life.encode_uses([use]))
+    assert len(told.users) == wire_life.MAX_USERS
+    assert told.users[0].startswith("mounted on /m")
+    with pytest.raises(BadRequest):
+        wire_life.decode_vouch_request(
+            wire_life.encode_vouch_request(VouchRequest(use.snapshot, tuple(range(wire_life.MAX_VOUCHED + 1))))
+        )
 
 
 @given(RECORDS)

@@ -1,0 +1,93 @@
+"""Who is asked to vouch, what counts as enough, and promises that are kept."""
+
+from itertools import permutations
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
+from hoard_p2p.node.vouching import PROMISED_SECONDS, Promises, enough, whom_to_ask
+from hoard_p2p.peer import ClusterView, NodeId, Peer
+from hoard_p2p.placement import homes
+
+SNAPSHOT = SnapshotId(b"s" * 32)
+KEYS = {segment: ChunkId(chunk_id(b"%d" % segment)) for segment in range(40)}
+
+
+def view(count: int, me: int = 0, racks: int = 1) -> ClusterView:
+    peers = tuple(
+        Peer(NodeId(bytes([number]) * 16), 1, f"n{number}", f"r{number % racks}", "127.0.0.1", 1000, 1 << 20)
+        for number in range(count)
+    )
+    return ClusterView(peers[me].node_id, peers)
+
+
+def test_only_nodes_that_come_before_this_one_are_asked_and_only_where_there_are_enough() -> None:
+    cluster = view(6, me=3, racks=2)
+    for replicas in (1, 2, 3):
+        plan = whom_to_ask(cluster, KEYS, replicas)
+        for segment, key in KEYS.items():
+            ranked = [peer.node_id for peer in homes(cluster.peers, key, 6)]
+            better = ranked[: ranked.index(cluster.me)]
+            asked = {node for node, segments in plan.items() if segment in segments}
+            assert asked <= set(better)
+            assert bool(asked) is (len(better) >= replicas)
+            assert len(asked) >= replicas or not asked
+
+
+def test_the_only_node_asks_nobody() -> None:
+    assert whom_to_ask(view(1), KEYS, 1) == {}
+
+
+def test_a_segment_needs_as_many_nodes_as_there_are_replicas() -> None:
+    answers = [(1, 2, 2), (2, 3), (3,)]
+    assert enough(answers, 1) == {1, 2, 3}
+    assert enough(answers, 2) == {2, 3}
+    assert enough(answers, 3) == frozenset()
+
+
+def test_a_promise_ends_after_its_time() -> None:
+    now = [100.0]
+    promises = Promises(lambda: now[0])
+    promises.promise(SNAPSHOT, [1, 2])
+    now[0] += PROMISED_SECONDS - 1
+    promises.promise(SNAPSHOT, [3])
+    assert promises.kept(SNAPSHOT) == {1, 2, 3}
+    now[0] += 2
+    assert promises.kept(SNAPSHOT) == {3}
+    assert promises.kept(SnapshotId(b"x" * 32)) == set()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 3), st.integers(0, 1 << 32))
+def test_whatever_nodes_drop_in_whatever_order_a_copy_is_left(count: int, replicas: int, seed: int) -> None:
+    """Nodes in different views ask each other and drop, each step at a random time: some node always has it."""
+    random = Random(seed)
+    key = {0: KEYS[seed % len(KEYS)]}
+    holds = dict.fromkeys(range(count), True)
+    promised = dict.fromkeys(range(count), False)
+    asked: dict[int, frozenset[int]] = {}
+    steps = [(node, what) for node in range(count) for what in ("ask", "drop")]
+    random.shuffle(steps)
+    names = {NodeId(bytes([number]) * 16): number for number in range(count)}
+    for node, what in sorted(steps, key=lambda step: (random.random(), step)):
+        if what == "ask":
+            seen = [peer for peer in view(count, racks=2).peers if names[peer.node_id] == node or random.random() < 0.8]
+            mine = ClusterView(view(count, me=node).me, tuple(seen))
+            answers = []
+            for other in whom_to_ask(mine, key, replicas):
+                if holds[names[other]]:
+                    promised[names[other]] = True
+                    answers.append((0,))
+            asked[node] = enough(answers, replicas)
+        elif asked.get(node) and not promised[node]:
+            holds[node] = False
+    assert any(holds.values())
+
+
+def test_two_that_promised_each_other_both_keep_theirs() -> None:
+    for first, second in permutations((Promises(), Promises())):
+        first.promise(SNAPSHOT, [0])
+        second.promise(SNAPSHOT, [0])
+        assert first.kept(SNAPSHOT) and second.kept(SNAPSHOT)
