@@ -81,11 +81,11 @@ class Traced:
 @contextmanager
 def traced() -> Iterator[Order]:
     order = Order()
-    threading.Lock = order.lock  # type: ignore[misc, assignment]  # seen by whoever makes one inside
+    threading.Lock = order.lock  # type: ignore[assignment]  # seen by whoever makes one inside
     try:
         yield order
     finally:
-        threading.Lock = LOCK  # type: ignore[misc]
+        threading.Lock = LOCK
 
 
 def busy(store: Store, draw: random.Random, failed: list[BaseException]) -> Callable[[], None]:
