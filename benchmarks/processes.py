@@ -45,6 +45,19 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks * _TICK
 
 
+def spent(pid: int) -> float:
+    """CPU seconds of a process and of those it started that have ended."""
+    return sum(map(int, _stat(pid)[11:15])) * _TICK
+
+
+def peak_memory(pid: int) -> int:
+    """The most bytes that the process had resident so far."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
 def memory(pids: Iterable[int]) -> int:
     """Proportional set size in bytes: what is shared by several processes counts once."""
     size = 0

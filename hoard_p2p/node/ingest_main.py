@@ -12,11 +12,12 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from hoard_p2p.chunking import FASTCDC, FIXED
+from hoard_p2p.chunking import FASTCDC, FIXED, Chunker
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError, NoNode, Refused, wire_name
 from hoard_p2p.interfaces import Extent, SlabHandle, SlabKind
@@ -24,7 +25,7 @@ from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient, Reply
 from hoard_p2p.node.ingest_memory import remembering
 from hoard_p2p.node.ingest_wire import encode_extents
-from hoard_p2p.publish import Progress, PublishOptions, PublishResult, publish_directory
+from hoard_p2p.publish import Crew, Progress, PublishOptions, PublishResult, publish_directory
 from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.writer import ChunkWriter
@@ -130,6 +131,22 @@ def _summary(result: PublishResult) -> dict[str, Json]:
     }
 
 
+@contextmanager
+def _sink(data_dir: Path, broker: NodeBroker, claims: Claims) -> Iterator[ChunkWriter]:
+    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader, claims=claims) as writer:
+        yield writer
+
+
+def _crew(data_dir: Path, lines: Sequence[socket.socket], chunker: Chunker, claims: Claims) -> Crew:
+    """A worker for each line to the node. Before the index is opened: LMDB allows no forks after that."""
+    crew = Crew(
+        len(lines), chunker, lambda number: _sink(data_dir, NodeBroker(NodeClient(lines[number], ENDLESS)), claims)
+    )
+    for line in lines:  # they are the workers' now
+        line.close()
+    return crew
+
+
 def _run(
     data_dir: Path,
     memory: Sequence[int],
@@ -138,6 +155,7 @@ def _run(
     claims: Claims,
     broker: NodeBroker,
     options: PublishOptions,
+    crew: Crew,
 ) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -145,11 +163,7 @@ def _run(
     def report(progress: Progress) -> None:
         broker.call("progress", _progress(progress))
 
-    with (
-        StoreReader.open(data_dir) as reader,
-        ChunkWriter(broker, reader, claims=claims) as writer,
-        remembering(memory, _summary) as remembered,
-    ):
+    with _sink(data_dir, broker, claims) as writer, remembering(memory, _summary) as remembered:
         result = publish_directory(
             dir_fd,
             writer,
@@ -157,31 +171,27 @@ def _run(
             report=report,
             stop=stopping.is_set,
             remembering=remembered,
+            crew=crew,
         )
     broker.call("finished", {"root": base64.b64encode(result.root).decode(), "summary": _summary(result)})
 
 
 def main(argv: Sequence[str]) -> int:
-    """Arguments: data directory, scratch folder, descriptor of the source, descriptor of the socket to the node,
-    memfd of the claims."""
+    """Arguments: data directory, scratch folder, descriptor of the source, memfd of the claims, descriptors of the
+    socket to the node and of one for each worker."""
     logging.basicConfig(level=logging.WARNING, format="ingest: %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
     data_dir, scratch = Path(argv[0]), Path(argv[1])
-    sock = socket.socket(fileno=int(argv[3]))
-    first = framing.receive(sock)
+    claims, lines = Claims(int(argv[3])), [socket.socket(fileno=int(fd)) for fd in argv[4:]]
+    first = framing.receive(lines[0])
     if first is None:
         return 1
-    broker = NodeBroker(NodeClient(sock, ENDLESS))
+    broker = NodeBroker(NodeClient(lines[0], ENDLESS))
+    options = _options(first.body, data_dir, scratch, broker)
     try:
-        _run(
-            data_dir,
-            first.fds,
-            int(argv[2]),
-            claims=Claims(int(argv[4])),
-            broker=broker,
-            options=_options(first.body, data_dir, scratch, broker),
-        )
+        with closing(_crew(data_dir, lines[1:], options.chunker, claims)) as crew:
+            _run(data_dir, first.fds, int(argv[2]), claims=claims, broker=broker, options=options, crew=crew)
     except HoardError as error:
         broker.call("failed", {"error": wire_name(error), "message": str(error)})
         return 1

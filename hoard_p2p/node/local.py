@@ -196,12 +196,15 @@ class LocalServer:
         self._beat = beat
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     try:
-                        client, _ = await loop.sock_accept(self._sock)
+                        client, _ = self._sock.accept()  # not the loop's: a cancelled one may lose its socket
+                        client.setblocking(False)
+                    except BlockingIOError:
+                        await _ready(self._sock, writing=False)
+                        continue
                     except OSError as error:  # out of descriptors, most likely: wait until some are given back
                         log.warning("a local client could not be accepted: %s", error)
                         await asyncio.sleep(ACCEPT_PAUSE)

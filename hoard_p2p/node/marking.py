@@ -103,8 +103,8 @@ class LiveIds:
 
 
 class SharedIds:
-    """Ids of some snapshots in a fixed 16 MiB, as a Bloom filter: `in` may be wrong with yes (1 in 70,000 for a million
-    ids, 1 in 200 for ten), never with no."""
+    """Ids of some snapshots in a fixed 16 MiB, as a Bloom filter: `in` may be wrong with yes (1 in 4,500 for a million
+    ids, 1 in 50 for ten), never with no."""
 
     def __init__(self) -> None:
         self._bits = bytearray(1 << (FILTER_BITS - 3))

@@ -22,6 +22,10 @@ from hoard_p2p.storage.writer import ChunkWriter
 log = logging.getLogger(__name__)
 
 
+LARGE = 1 << 20
+"""Bytes: a smaller file is one chunk, and never has a slab of its own."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """`files`: large files that the kernel can read by itself again; `catalogs`: snapshots whose catalogs are here."""
@@ -104,7 +108,7 @@ def _settle(store: Store, writer: ChunkWriter, name: str, catalog: Catalog) -> i
     """Large files whose slabs are complete, or nearly; how many."""
     done = 0
     try:
-        for inode in sorted({catalog.segment_file(segment) for segment in range(catalog.segments)} - {0}):
+        for inode in (inode for inode, size in enumerate(catalog.sizes()) if size > LARGE and catalog.is_file(inode)):
             runs = file_runs(catalog, inode)
             done += store.settle_file(file_key(runs), runs, writer)
         writer.flush()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import HoardError, Refused, SnapshotUnknown
 from hoard_p2p.ids import SnapshotId, short
-from hoard_p2p.node import collecting, removal
+from hoard_p2p.node import removal
 from hoard_p2p.node.evicting import Evictions, Outcome
 from hoard_p2p.printing import size_text
 from hoard_p2p.storage.eviction import CachedSet, Part, order, to_free
@@ -90,8 +90,7 @@ class Relief:
             outcome = Outcome()
             if self._node.names.removals != self._collected:
                 self._collected = self._node.names.removals
-                with suppress(collecting.Interrupted):
-                    await self._node.retention.gc()
+                await self._node.retention.gc(thorough=False)
             for step in order(self._sets()):
                 if room.available >= size:
                     break

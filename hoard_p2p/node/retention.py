@@ -40,6 +40,7 @@ START_SECONDS = 20.0
 GC_PAUSE = 30.0
 GC_EVERY = 3600.0
 RECLAIM_TRIES, RECLAIM_PAUSE = 20, 0.05
+SWEEP_TRIES = 5
 MOUNT_SECONDS = 120.0
 """From the opening of a snapshot for a mount until that has attached, at most."""
 
@@ -51,6 +52,7 @@ class Retention:
         self._node = node
         self._executor = ThreadPoolExecutor(2, "retention")
         self.mounts = MountLeases(node.store, node.names, node.leases)
+        self.mounts.restore()  # a few rows, and before anybody can ask for anything
         self._turn = asyncio.Lock()  # held while something is dropped, and while a mount is let in
         self.evictions = Evictions(node, self._executor, self._turn)
         self._relief = Relief(node, self.evictions)
@@ -83,7 +85,6 @@ class Retention:
 
     async def run(self) -> None:
         """Until cancelled: collects what nobody wants, keeps some room free, renews leases."""
-        await self._thread(self.mounts.restore)
         self._due = time.monotonic() + START_SECONDS
         while True:
             with suppress(TimeoutError):
@@ -104,8 +105,7 @@ class Retention:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + GC_EVERY
-            with suppress(collecting.Interrupted):
-                await self.gc()
+            await self.gc()
         await self._relief.keep_headroom()
         await self._reclaim()
 
@@ -218,9 +218,11 @@ class Retention:
 
     # --- gc
 
-    async def gc(self, *, dry_run: bool = False, report: Report = silent) -> Outcome:
-        """Collect what no living snapshot holds. Raises Unavailable or Refused, and drops nothing, while the catalog of
-        a snapshot that this node must keep cannot be read; Interrupted if mounts keep coming; StoreFailed."""
+    async def gc(self, *, dry_run: bool = False, thorough: bool = True, report: Report = silent) -> Outcome:
+        """Collect what no living snapshot holds; if `thorough`, also what crashes left, which is slow.
+
+        Raises Unavailable, and drops nothing, while the catalog of a snapshot that this node must keep cannot be read,
+        or if mounts keep coming; StoreFailed."""
         node, outcome = self._node, Outcome()
         ended = await removal.end_expired(node, time.time_ns(), dry_run=dry_run)
         gone = {record.id for record in (*ended.removed, *ended.forgotten)}
@@ -234,7 +236,8 @@ class Retention:
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
-            outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
+            if thorough:
+                outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
             await self.settle(outcome)
             await self._thread(Shelf(node.settings.data_dir).clear, node.names)
         return outcome
@@ -245,6 +248,15 @@ class Retention:
         return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
 
     async def _sweep(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
+        for _ in range(SWEEP_TRIES):
+            try:
+                return await self._sweep_once(gone, dry_run=dry_run)
+            except collecting.Interrupted:
+                await asyncio.sleep(RECLAIM_PAUSE)
+        raise Unavailable("not all was collected: snapshots kept being mounted meanwhile; try again: hoard gc")
+
+    async def _sweep_once(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
+        """Raises Interrupted."""
         node = self._node
         living = [record for record in node.names.known() if record.id not in gone]
         leased = node.leases.leased()
@@ -254,10 +266,17 @@ class Retention:
         found = await self._thread(collecting.marks, node.store, sorted(wanted), must & wanted)
         for snapshot in found.unread:
             found.add_open(await self._readable(snapshot))
+        keys = set() if dry_run else await self._thread(collecting.file_keys, node.store, found)
         async with self._turn:
-            return await self._thread(
+            if node.leases.leased() - gone - wanted:
+                raise collecting.Interrupted  # what came meanwhile is not marked
+            dropped = await self._thread(
                 lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, dry_run=dry_run)
             )
+            if not dry_run:
+                more = await self._thread(collecting.drop_redundant, node.store, keys)
+                dropped = dropped.plus(more)
+        return dropped
 
     async def _readable(self, snapshot: SnapshotId) -> OpenSnapshot:
         opened = self._node.catalogs.peek(snapshot)

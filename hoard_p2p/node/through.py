@@ -174,6 +174,16 @@ Span = tuple[ChunkId, int, int]
 """Bytes of a chunk: id, start, length."""
 
 
+class _Window(NamedTuple):
+    """Bytes of the chunk that was read last: who reads on in it need not ask. `next`: where the last read ended."""
+
+    chunk_id: ChunkId
+    start: int
+    end: int
+    piece: _Piece
+    next: int
+
+
 class ThroughNode:
     """LocalChunks and ListedSlabs over the node's unix socket. Safe from several threads; `expect` and `read_into` of
     one reader belong to one thread."""
@@ -183,6 +193,7 @@ class ThroughNode:
         self.why = why
         self._line = _Line(data_dir, {"why": why, "mountpoint": mountpoint})
         self._expected: dict[Span, _Piece] = {}
+        self._window: _Window | None = None
         self._line.greet()
 
     def __enter__(self) -> "ThroughNode":
@@ -193,6 +204,7 @@ class ThroughNode:
 
     def close(self) -> None:
         self._expected.clear()
+        self._window = None
         self._line.close()
 
     def place(self, chunk_id: ChunkId) -> Place | None:
@@ -228,11 +240,14 @@ class ThroughNode:
 
     def read_into(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:
         """See LocalChunks. Raises ValueError if `start` and `into` reach beyond the chunk."""
-        span = (chunk_id, start, len(into))
-        piece: _Piece | str | None = self._expected.pop(span, None)
+        if (place := self._from_window(chunk_id, start, into)) is not None:
+            return place
+        size = len(into)
+        piece: _Piece | str | None = self._expected.pop((chunk_id, start, size), None)
         if piece is None:
+            size = self._ahead(chunk_id, start, size)
             try:
-                piece = next(iter(self._fetch([span])), None)
+                piece = next(iter(self._fetch([(chunk_id, start, size)])), None)
             except BadRequest as error:
                 raise ValueError(str(error)) from error
             except StoreFailed as error:  # of the node: it is asked for it as for what is missing
@@ -240,9 +255,29 @@ class ThroughNode:
                 return None
         if isinstance(piece, str):
             raise ChunkCorrupt(piece)
-        if piece is not None:
-            piece.fd.read(piece.at, into)
-        return None if piece is None else piece.place
+        if piece is None:
+            return None
+        piece.fd.read(piece.at, into)
+        self._window = _Window(chunk_id, start, start + size, piece, start + len(into))
+        return piece.place
+
+    def _from_window(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:
+        """What starts at 0 is always asked for: it may be a chunk to hash, whose bytes have been healed meanwhile."""
+        window = self._window
+        if window is None or window.chunk_id != chunk_id or not start:
+            return None
+        if start < window.start or start + len(into) > window.end:
+            return None
+        window.piece.fd.read(window.piece.at + start - window.start, into)
+        self._window = window._replace(next=start + len(into))
+        return window.piece.place
+
+    def _ahead(self, chunk_id: ChunkId, start: int, length: int) -> int:
+        """How much to ask for: the rest of the chunk for somebody who reads on in it."""
+        window = self._window
+        if window is None or window.chunk_id != chunk_id or window.next != start or not start:
+            return length
+        return max(length, window.piece.place.length - start)
 
     def _fetch(self, wanted: Sequence[Span]) -> list[_Piece | str | None]:
         """For each what the node has of it: the bytes, None, or in words why they are wrong. Empty while it does not

@@ -4,6 +4,7 @@ Knows a `ChunkSink` and an open directory; not the store behind the one, nor who
 of the node's user; the directory was opened by whoever asked.
 """
 
+from hoard_p2p.publish.crew import Crew
 from hoard_p2p.publish.ingest import publish_directory
 from hoard_p2p.publish.outcome import (
     Named,
@@ -16,6 +17,7 @@ from hoard_p2p.publish.outcome import (
 )
 
 __all__ = [
+    "Crew",
     "Named",
     "NotKept",
     "Phase",

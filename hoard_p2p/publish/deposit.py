@@ -1,6 +1,6 @@
 """Putting chunks into the sink from several threads, each chunk once, and counting what that did."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -19,8 +19,10 @@ class Piece(NamedTuple):
 class Deposit:
     """The one way into the sink. Safe from several threads."""
 
-    def __init__(self, sink: ChunkSink) -> None:
+    def __init__(self, sink: ChunkSink, first_sight: Callable[[ChunkId], bool] = lambda _: True) -> None:
+        """`first_sight`: false for a chunk that this process or another of the same publish has undertaken to store."""
         self._sink = sink
+        self._first_sight = first_sight
         self._lock = Lock()
         self._under_way: set[ChunkId] = set()
         self._stored = 0
@@ -43,13 +45,12 @@ class Deposit:
         fresh, repeated = self._claim(pieces)
         stored = 0
         try:
-            known = self._sink.has([piece.chunk_id for piece in fresh]) if fresh else []
-            for piece, is_known in zip(fresh, known, strict=True):
-                if is_known:
-                    repeated += len(piece.data)
-                else:
-                    self._put(piece, file)
-                    stored += len(piece.data)
+            if file is None:
+                news = self._sink.put_many([(piece.chunk_id, piece.data) for piece in fresh])
+            else:
+                news = self._put_in(fresh, file)
+            stored = sum(len(piece.data) for piece, new in zip(fresh, news, strict=True) if new)
+            repeated += sum(len(piece.data) for piece in fresh) - stored
         finally:
             self._release(fresh, stored, repeated)
 
@@ -58,11 +59,13 @@ class Deposit:
         with self._lock:
             self._deduplicated += size
 
-    def _put(self, piece: Piece, file: FileSink | None) -> None:
-        if file is None:
-            self._sink.put(piece.chunk_id, piece.data)
-        else:
-            file.put(piece.chunk_id, piece.data, piece.offset)
+    def _put_in(self, pieces: Sequence[Piece], file: FileSink) -> list[bool]:
+        """Put those that are not stored into `file`; for each whether it was new."""
+        news = [not known for known in self._sink.has([piece.chunk_id for piece in pieces])]
+        for piece, new in zip(pieces, news, strict=True):
+            if new:
+                file.put(piece.chunk_id, piece.data, piece.offset)
+        return news
 
     def _claim(self, pieces: Sequence[Piece]) -> tuple[list[Piece], int]:
         """The pieces that no thread is putting, now claimed for this one, and the bytes of the others."""
@@ -70,7 +73,7 @@ class Deposit:
         repeated = 0
         with self._lock:
             for piece in pieces:
-                if piece.chunk_id in self._under_way:
+                if piece.chunk_id in self._under_way or not self._first_sight(piece.chunk_id):
                     repeated += len(piece.data)
                 else:
                     self._under_way.add(piece.chunk_id)

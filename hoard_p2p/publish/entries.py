@@ -15,7 +15,7 @@ from hoard_p2p.errors import SourceChanging
 from hoard_p2p.ids import HOLE, ChunkId, chunk_id
 from hoard_p2p.publish.attributes import Attributes, read_attributes
 from hoard_p2p.publish.deposit import Deposit, Piece
-from hoard_p2p.publish.large import fill
+from hoard_p2p.publish.pages import fill
 from hoard_p2p.publish.source import Attempt, attempts, stamps
 from hoard_p2p.publish.walk import LOOKS, SPECIAL, Begin, Found, FoundDirectory, LeftOut, Reason, left_out, path_text
 

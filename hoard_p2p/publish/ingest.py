@@ -17,8 +17,10 @@ from hoard_p2p.ids import chunk_id, snapshot_id
 from hoard_p2p.interfaces import ChunkSink
 from hoard_p2p.publish.assembly import Assembly
 from hoard_p2p.publish.attributes import read_attributes
+from hoard_p2p.publish.board import Counts
+from hoard_p2p.publish.crew import Crew
 from hoard_p2p.publish.deposit import Deposit, Piece
-from hoard_p2p.publish.entries import Content, EntryReader, HardLink, Outcome, SmallFiles
+from hoard_p2p.publish.entries import Content, EntryReader, HardLink, Outcome, SmallFiles, Step
 from hoard_p2p.publish.estimate import Estimate
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.large import LANES, LargeFile, WindowReader
@@ -44,6 +46,7 @@ def publish_directory(
     report: Callable[[Progress], None],
     stop: Callable[[], bool],
     remembering: Remembering | None = None,
+    crew: Crew | None = None,
 ) -> PublishResult:
     """Put the tree beneath `dir_fd` into `sink` and return its root. Blocking; `dir_fd` stays open and the caller's.
 
@@ -51,8 +54,9 @@ def publish_directory(
     locale or the layout of holes. Memory is bounded, whatever the tree. `report` is called from the calling thread, at
     most ten times a second and once per phase; `stop` as often, and when it turns true the publish ends soon with
     Refused. With `remembering`, files that the last publish read and nobody changed since are not read, if the sink
-    has their chunks; the result is the same. Nothing is shown anywhere: chunks that were put before a failure are left
-    for the store to reclaim.
+    has their chunks; the result is the same. With a `crew` its processes read the files, and store them in their own
+    sinks; it stays the caller's, but serves one publish. Nothing is shown anywhere: chunks that were put before a
+    failure are left for the store to reclaim.
     Raises SourceUnreadable (naming each path), SourceChanging, StoreFailed, BadRequest (a pattern), Refused.
     """
     status = os.fstat(dir_fd)
@@ -60,7 +64,9 @@ def publish_directory(
         raise Refused("this is the data directory of a node; publish something else")
     try:
         with ExitStack() as stack:
-            publish = _Publish(dir_fd, sink, options, stack, report=report, stop=stop, remembering=remembering)
+            publish = _Publish(
+                dir_fd, sink, options, stack, report=report, stop=stop, remembering=remembering, crew=crew
+            )
             publish.read_tree()
             return publish.finish()
     except (OSError, sqlite3.Error) as error:  # those of the source were caught where they arose
@@ -80,10 +86,12 @@ class _Publish:
         report: Callable[[Progress], None],
         stop: Callable[[], bool],
         remembering: Remembering | None,
+        crew: Crew | None,
     ) -> None:
         """Every part ends when `stack` closes. Raises BadRequest."""
         self._dir_fd = dir_fd
         self._sink = sink
+        self._crew = crew
         self._options = options
         self._rules = rules = Rules(options.exclude)
         self._unchanged = 0
@@ -95,7 +103,7 @@ class _Publish:
         self._estimate = Estimate(options.chunker, sink.has, options.fits)
         self._count = TreeCount(dir_fd, rules, spill, options.own_data, self._estimate)
         self._deposit = Deposit(sink)
-        self._tally = Tally(self._deposit, self._count)
+        self._tally = Tally(self._deposit, self._count, self._done_elsewhere)
         self._pace = Pace(lambda phase: self._report(phase, report), stop)
         self._assembly = Assembly(builder, links, self._tally, options, self._read_now)
         self._memory = Memory(remembering, sink, spill, stack, listed=rules.empty)
@@ -111,13 +119,15 @@ class _Publish:
             self._options.chunker, self._deposit, self._pool, threads=threads, check=self._pace.check
         )
         self._reader = EntryReader(self._small_files, self._read_large, self._pace.pause)
-        self._pipeline = Pipeline(self._pool, threads, self._reader.read_batch, self._settle, self._pace.tick)
+        self._pipeline = Pipeline(
+            len(self._crew) if self._crew else threads, self._read_batch, self._settle, self._pace.tick
+        )
         stack.callback(self._windows.close)
         stack.callback(self._reader.close)
         stack.callback(self._pipeline.close)
         stack.callback(self._pool.shutdown, cancel_futures=True)
         stack.callback(self._lanes.shutdown, cancel_futures=True)
-        stack.callback(self._pace.end)
+        stack.callback(self._end)
         stack.callback(self._count.close)
         self._count.start()
 
@@ -139,12 +149,14 @@ class _Publish:
         totals = self._assembly.finish(self._catalog)
         root = encode(self._root(totals))
         self._pace.enter(Phase.SYNC)
-        self._pipeline.wait_for(self._pool.submit(self._sink.flush))
+        flushes = self._crew.flush() if self._crew else []
+        for flush in (*flushes, self._pool.submit(self._sink.flush)):
+            self._pipeline.wait_for(flush)
         result = PublishResult(
             root=root,
             snapshot=snapshot_id(root),
             totals=totals,
-            stored=self._deposit.stored,
+            stored=self._tally.stored,
             deduplicated=self._tally.deduplicated,
             skipped=self._assembly.skipped(),
             not_kept=self._assembly.not_kept(),
@@ -182,6 +194,20 @@ class _Publish:
         self._assembly.add(outcome)
         self._memory.add(outcome)
         self._reader.only_open = self._assembly.failed
+        if self._crew and self._assembly.failed:
+            self._crew.only_open()
+
+    def _read_batch(self, steps: list[Step]) -> Future[list[Outcome]]:
+        return self._crew.read(steps) if self._crew else self._pool.submit(self._reader.read_batch, steps)
+
+    def _done_elsewhere(self) -> Counts:
+        return self._crew.counts if self._crew else Counts()
+
+    def _end(self) -> None:
+        """Have every thread and process stop where it next looks."""
+        self._pace.end()
+        if self._crew:
+            self._crew.end()
 
     def _small_files(self, arena: memoryview) -> SmallFiles:
         return SmallFiles(arena, self._options.chunker, self._deposit, self._tally.moved)

@@ -19,10 +19,14 @@ from hoard_p2p.chunking import MIB, MIN_WINDOW, Chunker, Cutter, Run, skippable
 from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId, chunk_id
 from hoard_p2p.interfaces import ChunkSink, FileSink
 from hoard_p2p.publish.deposit import Deposit, Piece
+from hoard_p2p.publish.pages import Pages
 from hoard_p2p.segments import LARGE_FILE, data_size
 
-WINDOW = MIN_WINDOW + 4 * MIB
-"""Bytes of one buffer. More than the least, so that the carried tail is a small part of it."""
+READ = 4 * MIB
+"""Bytes that are read at once."""
+
+WINDOW = MIN_WINDOW + READ
+"""Bytes of one buffer: what was read, and in front of it the carried tail."""
 
 BUFFERS = 3
 """Buffers of one ring: one is read and cut while the chunks of the others are hashed and put."""
@@ -56,6 +60,17 @@ class PackedRuns(Sequence[tuple[ChunkId, int]]):
         ids = bytes(self._ids)
         for number, length in enumerate(self._lengths):
             yield ChunkId(ids[number * ID_SIZE : (number + 1) * ID_SIZE]), length
+
+    def packed(self) -> tuple[bytes, bytes]:
+        """Ids and lengths, for `unpacked` in another process of this machine."""
+        return bytes(self._ids), self._lengths.tobytes()
+
+    @classmethod
+    def unpacked(cls, ids: bytes, lengths: bytes) -> "PackedRuns":
+        runs = cls()
+        runs._ids += ids
+        runs._lengths.frombytes(lengths)
+        return runs
 
     def append(self, run: Run) -> None:
         """Add a run; a chunk's id is filled in by `name`."""
@@ -146,18 +161,17 @@ class WindowReader:
         cutter = Cutter(self._chunker, size)
         holes = _Holes(fd, size, self._chunker)
         tail = memoryview(b"")
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        pages = Pages(fd, size)
         while (start := cutter.position) < size:
             self._check()
             buffer = ring.next_buffer()
-            buffer[: len(tail)] = tail
-            hole = holes.after(start + len(tail), start + len(buffer))
-            window = buffer[: min(len(buffer), hole.start - start)]
-            if not fill(fd, window[len(tail) :], start + len(tail)):
+            buffer[MIN_WINDOW - len(tail) : MIN_WINDOW] = tail  # so that what is read lies on a page boundary
+            begin = start + len(tail)
+            hole = holes.after(begin, begin + READ)
+            end = min(begin + READ, hole.start)
+            if not pages.fill(buffer[MIN_WINDOW:], begin, end - begin):
                 return None
-            end = start + len(window)
-            if end < size:
-                os.posix_fadvise(fd, end, WINDOW, os.POSIX_FADV_WILLNEED)
+            window = buffer[MIN_WINDOW - len(tail) : MIN_WINDOW + end - begin]
             if hole and end == hole.start:
                 found = cutter.skip_hole(window, len(hole))
             else:
@@ -304,14 +318,3 @@ class _Holes:
             if error.errno in (ENXIO, EINVAL, ENOTSUP):  # no more data, or a file system that knows no holes
                 return self._size
             raise
-
-
-def fill(fd: int, into: memoryview, offset: int) -> bool:
-    """Read exactly `into`; False if the file ends before."""
-    done = 0
-    while done < len(into):
-        count = os.preadv(fd, [into[done:]], offset + done)
-        if count == 0:
-            return False
-        done += count
-    return True

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from hoard_p2p.publish.entries import BATCH_BYTES, Outcome, Step
@@ -41,15 +41,14 @@ class Pipeline:
 
     def __init__(
         self,
-        pool: Executor,
-        threads: int,
-        read_batch: Callable[[list[Step]], list[Outcome]],
+        readers: int,
+        read_batch: Callable[[list[Step]], Future[list[Outcome]]],
         settle: Callable[[Outcome], None],
         tick: Callable[[], None],
     ) -> None:
-        """`read_batch` runs in `pool`, which has `threads` threads. `tick` is called often, and may raise to stop."""
-        self._pool = pool
-        self._window = 2 * threads + 4
+        """`read_batch` has steps carried out by one of `readers` threads or processes. `tick` is called often, and may
+        raise to stop."""
+        self._window = 2 * readers + 4
         self._most_directories = max(1, DIRECTORIES // self._window)
         self._read_batch = read_batch
         self._settle = settle
@@ -104,7 +103,7 @@ class Pipeline:
     def _submit(self) -> None:
         self._tick()
         if self._batch.steps:
-            future = self._pool.submit(self._read_batch, self._batch.steps)
+            future = self._read_batch(self._batch.steps)
             self._under_way.append((self._batch, future))
             self._batch = _Batch()
         while len(self._under_way) > self._window:

@@ -9,6 +9,7 @@ from functools import partial
 from threading import Event, Lock, Thread
 
 from hoard_p2p.errors import Refused
+from hoard_p2p.publish.board import Counts
 from hoard_p2p.publish.deposit import Deposit
 from hoard_p2p.publish.estimate import Estimate, Sample
 from hoard_p2p.publish.exclude import Rules
@@ -29,7 +30,9 @@ SHARE = 0.05
 class Tally:
     """What is done so far. `moved` may be called from any thread, the rest from one."""
 
-    def __init__(self, deposit: Deposit, count: "TreeCount") -> None:
+    def __init__(self, deposit: Deposit, count: "TreeCount", elsewhere: Callable[[], Counts] = Counts) -> None:
+        """`elsewhere`: what other processes of this publish have done by now."""
+        self._elsewhere = elsewhere
         self.files = 0
         self._bytes = 0
         self._lock = Lock()
@@ -40,11 +43,19 @@ class Tally:
     @property
     def deduplicated(self) -> int:
         """Bytes of files that were stored already or came twice."""
-        return self._deposit.deduplicated if self._deduplicated is None else self._deduplicated
+        return self._all_deduplicated() if self._deduplicated is None else self._deduplicated
+
+    @property
+    def stored(self) -> int:
+        """Bytes put that were not stored before."""
+        return self._deposit.stored + self._elsewhere().stored
+
+    def _all_deduplicated(self) -> int:
+        return self._deposit.deduplicated + self._elsewhere().deduplicated
 
     def files_end(self) -> None:
         """What is deposited from now on is no file's."""
-        self._deduplicated = self._deposit.deduplicated
+        self._deduplicated = self._all_deduplicated()
 
     def moved(self, size: int) -> None:
         """`size` bytes of files are done; negative: they have to be done again."""
@@ -53,7 +64,7 @@ class Tally:
 
     def progress(self, phase: Phase) -> Progress:
         files, size = self._count.totals or (None, None)
-        return Progress(phase, self.files, self._bytes, files, size, self.deduplicated)
+        return Progress(phase, self.files, self._bytes + self._elsewhere().moved, files, size, self.deduplicated)
 
 
 class Pace:

@@ -200,7 +200,7 @@ def restore_place(txn: Transaction, chunk_id: bytes, place: Place) -> Place | No
     """List a quarantined place again, whose bytes are right by now; as it is listed from now on, None if it cannot be.
 
     Its generation is not the next one but the one after: the next may have been told already of a copy that is being
-    written elsewhere (`StoreReader.vacancy`), and "verified" must not speak of two places.
+    written elsewhere (`StoreReader.vacancies`), and "verified" must not speak of two places.
     """
     raw = txn.get(Table.CHUNKS, chunk_id)
     places = decode_places(raw) if raw else []

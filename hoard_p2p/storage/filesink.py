@@ -9,8 +9,9 @@ from typing import NamedTuple, Protocol
 from hoard_p2p.errors import HoardError, StoreFailed
 from hoard_p2p.ids import HOLE, Bytes, ChunkId, chunk_id, short
 from hoard_p2p.interfaces import Extent
-from hoard_p2p.storage.groups import Completion, Groups, Spot
+from hoard_p2p.storage.groups import Completion, Groups
 from hoard_p2p.storage.openslab import OpenSlab
+from hoard_p2p.storage.spots import Spot
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ index commit. Only then is a chunk no longer pending; a group that fails is forg
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,19 +17,13 @@ from hoard_p2p.interfaces import Extent, Place, SlabBroker
 from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.openslab import OpenSlab
+from hoard_p2p.storage.spots import Spot, write_together
 
 BEHIND = 2
 """Puts wait while more closed groups than this are not yet on disk: memory and loss stay bounded."""
 PATIENCE = 300.0
 """Seconds that a put or flush waits for the disk at most."""
 REMEMBERED_FAILURES = 1000
-
-
-class Spot(NamedTuple):
-    """A spot for one chunk, given out by a sink: the slab counts the caller as its user already."""
-
-    slab: OpenSlab
-    offset: int
 
 
 class Completion(NamedTuple):
@@ -81,13 +75,13 @@ class Groups:
     def __init__(
         self,
         broker: SlabBroker,
-        vacancy: Callable[[ChunkId], int | None],
+        vacancies: Callable[[Sequence[ChunkId]], list[int | None]],
         allowance: Allowance,
         settings: WriterSettings,
     ) -> None:
         self._broker = broker
         self._allowance = allowance
-        self._vacancy = vacancy
+        self._vacancies = vacancies
         self._settings = settings
         lock = threading.Lock()
         self._work = threading.Condition(lock)  # the thread waits here, so that puts do not wake it each time
@@ -118,7 +112,7 @@ class Groups:
                 return False
             self._writing.add(chunk_id)
         try:
-            generation = self._vacancy(chunk_id)
+            (generation,) = self._vacancies((chunk_id,))
             if generation is None:
                 return False
             self._write(chunk_id, data, spot_for(len(data)), generation)
@@ -127,6 +121,28 @@ class Groups:
             with self._changed:
                 self._writing.discard(chunk_id)
                 self._changed.notify_all()
+
+    def keep_many(
+        self, chunks: Mapping[ChunkId, Bytes], spots_for: Callable[[Sequence[int]], list[Spot]]
+    ) -> set[ChunkId]:
+        """`keep` for several chunks that go into shared slabs, with one look at the index and few writes; those that
+        were stored. Raises StoreFailed."""
+        with self._changed:
+            self._wait_until(lambda: not self._crowded)
+            elsewhere = [chunk_id for chunk_id in chunks if chunk_id in self._writing]
+            mine = [chunk_id for chunk_id in chunks if chunk_id not in self._writing and chunk_id not in self._pending]
+            self._writing.update(mine)
+        try:
+            vacant = {name: number for name, number in zip(mine, self._vacancies(mine)) if number is not None}
+            if vacant:
+                spots = spots_for([len(chunks[name]) for name in vacant])
+                self._write_many([chunks[name] for name in vacant], spots, list(vacant.items()))
+        finally:
+            with self._changed:
+                self._writing.difference_update(mine)
+                self._changed.notify_all()
+        found = {name for name in elsewhere if self.keep(name, chunks[name], lambda size: spots_for((size,))[0])}
+        return found | vacant.keys()
 
     def keep_copy(self, chunk_id: ChunkId, data: Bytes, spot: Spot) -> None:
         """Write one more place of a chunk that is stored or pending elsewhere. Raises StoreFailed."""
@@ -196,18 +212,36 @@ class Groups:
             slab.leave()
             raise
 
+    def _write_many(self, data: Sequence[Bytes], spots: Sequence[Spot], names: Sequence[tuple[ChunkId, int]]) -> None:
+        try:
+            write_together(spots, data)
+            extents = [Extent(s.slab.slab, s.offset, len(d), name) for s, d, (name, _) in zip(spots, data, names)]
+            with self._changed:
+                for spot, extent, (_, generation) in zip(spots, extents, names):
+                    self._enlist(spot.slab, extent, generation)
+        except (OSError, StoreFailed) as error:
+            for spot in spots:
+                spot.slab.leave()
+            if isinstance(error, StoreFailed):
+                raise
+            raise store_failure(f"{len(data)} chunks could not be written", error) from error
+
     def _join(self, slab: OpenSlab, extent: Extent, generation: int | None) -> None:
         with self._changed:
-            if self._stopping:
-                raise StoreFailed("the store's writer is closed")
-            self._start_clock()
-            self._group.rows.append((slab, extent))
-            self._group.size += extent.length
-            if generation is not None:
-                self._pending[extent.chunk_id] = Place(extent.slab, extent.offset, extent.length, generation)
-            settings = self._settings
-            if self._group.size >= settings.group_bytes or len(self._group.rows) >= settings.group_chunks:
-                self._close_group()
+            self._enlist(slab, extent, generation)
+
+    def _enlist(self, slab: OpenSlab, extent: Extent, generation: int | None) -> None:
+        """Lock held. Raises StoreFailed once the writer is closed."""
+        if self._stopping:
+            raise StoreFailed("the store's writer is closed")
+        self._start_clock()
+        self._group.rows.append((slab, extent))
+        self._group.size += extent.length
+        if generation is not None:
+            self._pending[extent.chunk_id] = Place(extent.slab, extent.offset, extent.length, generation)
+        settings = self._settings
+        if self._group.size >= settings.group_bytes or len(self._group.rows) >= settings.group_chunks:
+            self._close_group()
 
     def _start_clock(self) -> None:
         if self._group.empty:

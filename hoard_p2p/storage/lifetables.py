@@ -7,9 +7,9 @@ from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import journal, ledger
 from hoard_p2p.storage.chronicle import held
-from hoard_p2p.storage.index import Index
+from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.recording import Recorder
-from hoard_p2p.storage.records import LeaseRecord
+from hoard_p2p.storage.records import LeaseRecord, decode_file
 
 
 class LifeTables:
@@ -47,6 +47,11 @@ class LifeTables:
     def leases(self) -> list[LeaseRecord]:
         with self._index.read() as txn:
             return ledger.all_leases(txn)
+
+    def file_slabs(self) -> list[tuple[bytes, int]]:
+        """The key and the slab of every large file that has one."""
+        with self._index.read() as txn:
+            return [(key, decode_file(value).slab) for key, value in txn.scan(Table.FILES)]
 
     def listed(self, after: bytes, count: int) -> list[tuple[ChunkId, int]]:
         """The next `count` chunks of the index behind the id `after`, and the bytes of all their places."""

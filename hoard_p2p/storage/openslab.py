@@ -42,15 +42,9 @@ class Cursor:
         self._end = 0
         self._small = 0
         self._small_end = 0
-        self._before = (0, 0, 0)
-
-    def rewind(self) -> None:
-        """Take back the last `take`, for which the disk has no room: what is reserved next would have to cover it."""
-        self._end, self._small, self._small_end = self._before
 
     def take(self, length: int) -> int | None:
         """The offset for a chunk of `length` bytes, None if the slab has no room for it."""
-        self._before = (self._end, self._small, self._small_end)
         if length >= BLOCK:
             return self._take_blocks(length)
         if self._small + length > self._small_end:
@@ -95,12 +89,12 @@ class OpenSlab:
         self._space = threading.Lock()
         self._blocks = blocks_of(self._data, self._sidecar)
 
-    def enter(self) -> bool:
-        """Become a user; False if the slab is retired, or was deleted under us (then ask for another)."""
+    def enter(self, times: int = 1) -> bool:
+        """Become a user, `times` over; False if the slab is retired, or was deleted under us (then ask for another)."""
         with self._lock:
             if self._retired or not os.fstat(self._data).st_nlink:
                 return False
-            self._users += 1
+            self._users += times
             return True
 
     def revive(self) -> bool:
@@ -179,6 +173,14 @@ class OpenSlab:
         while view:
             done = os.pwrite(self._data, view, offset)
             view, offset = view[done:], offset + done
+
+    def write_all(self, buffers: Sequence[Bytes], offset: int) -> None:
+        """Write `buffers` one after the other. Raises OSError."""
+        if os.pwritev(self._data, buffers, offset) == sum(map(len, buffers)):
+            return
+        for buffer in buffers:
+            self.write(buffer, offset)
+            offset += len(buffer)
 
     def append_sidecar(self, extents: Sequence[Extent]) -> None:
         """Raises OSError; half a record may be there then, so nothing may be appended after it."""

@@ -127,12 +127,16 @@ class StoreReader:
         """In the node: make room in the index's table of readers. Processes that were killed leave their entries."""
         self._index.forget_dead()
 
-    def vacancy(self, chunk_id: ChunkId) -> int | None:
-        """None if the chunk is stored; else the generation that its next place will have."""
+    def vacancies(self, ids: Sequence[ChunkId]) -> list[int | None]:
+        """For each chunk None if it is stored; else the generation that its next place will have."""
         with self._index.read() as txn:
-            if txn.get(Table.CHUNKS, chunk_id) is not None:
-                return None
-            return next_generation((), txn.get(Table.GENERATIONS, chunk_id))
+            quarantines = txn.count(Table.GENERATIONS) > 0
+            return [
+                next_generation((), txn.get(Table.GENERATIONS, chunk_id) if quarantines else None)
+                if txn.get(Table.CHUNKS, chunk_id) is None
+                else None
+                for chunk_id in ids
+            ]
 
     def slab_path(self, slab: int) -> Path:
         """Where the slab's data file is, or should be. Raises ChunkCorrupt if the index does not list it."""

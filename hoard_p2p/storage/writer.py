@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from hoard_p2p.errors import BadRequest, HoardError, StoreFailed
 from hoard_p2p.ids import Bytes, ChunkId
@@ -11,9 +12,10 @@ from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.filesink import FileSlabSink, LingeringSink
-from hoard_p2p.storage.groups import Groups, Spot, WriterSettings
+from hoard_p2p.storage.groups import Groups, WriterSettings
 from hoard_p2p.storage.openslab import SHARED_SIZE, Cursor, OpenSlab
 from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.spots import Spot
 
 LINGERING = 64
 """File slabs that stay open between the flights of one large file."""
@@ -35,7 +37,7 @@ class ChunkWriter:
         self._reader = reader
         self._settings = settings or WriterSettings()
         self._allowance = Allowance(broker, self._settings.refused_seconds)
-        self._groups = Groups(broker, self._vacancy, self._allowance, self._settings)
+        self._groups = Groups(broker, self._vacancies, self._allowance, self._settings)
         self._shared = _SharedSpots(lambda: self._opened(lambda: broker.new_slab(SlabKind.SHARED, 0)))
         self._lock = threading.Lock()
         self._files: list[FileSlabSink] = []
@@ -77,9 +79,9 @@ class ChunkWriter:
         if self._claims is not None:
             self._claims.mark(ids)
 
-    def _vacancy(self, chunk_id: ChunkId) -> int | None:
-        self._claim((chunk_id,))
-        return self._reader.vacancy(chunk_id)
+    def _vacancies(self, ids: Sequence[ChunkId]) -> list[int | None]:
+        self._claim(ids)
+        return self._reader.vacancies(ids)
 
     def pending(self, chunk_id: ChunkId) -> Place | None:
         """Where a chunk lies that was put and is not in the index yet: readable with `read_at` at once. None also for
@@ -90,6 +92,17 @@ class ChunkWriter:
         if len(data) > SHARED_SIZE:
             raise BadRequest(f"a chunk of {len(data)} bytes does not fit a slab of {SHARED_SIZE}")
         self._groups.keep(chunk_id, data, self._shared.take)
+
+    def put_many(self, chunks: Sequence[tuple[ChunkId, Bytes]]) -> list[bool]:
+        by_id = dict(chunks)
+        if any(len(data) > SHARED_SIZE for data in by_id.values()):
+            raise BadRequest(f"a chunk does not fit a slab of {SHARED_SIZE} bytes")
+        stored = self._groups.keep_many(by_id, self._shared.take_many)
+        news = []
+        for chunk_id, _ in chunks:
+            news.append(chunk_id in stored)
+            stored.discard(chunk_id)  # a second time it is not new
+        return news
 
     def open_file(self, size: int) -> FileSink:
         sink = self._file_sink(size, lambda: self._broker.new_slab(SlabKind.FILE, size))
@@ -214,25 +227,44 @@ class _SharedSpots:
 
     def take(self, length: int) -> Spot:
         """Raises StoreFailed."""
-        with self._lock:
-            while True:
-                slab = self._entered()
-                offset = self._cursor.take(length)
-                if offset is not None:
-                    self._reserve(slab, offset, length)
-                    return Spot(slab, offset)
-                slab.leave()
-                slab.retire()
+        return self.take_many((length,))[0]
 
-    def _reserve(self, slab: OpenSlab, offset: int, length: int) -> None:
+    def take_many(self, lengths: Sequence[int]) -> list[Spot]:
+        """Spots for chunks of these lengths. Raises StoreFailed."""
+        spots: list[Spot] = []
+        with self._lock:
+            try:
+                while len(spots) < len(lengths):
+                    self._take_here(lengths[len(spots) :], spots)
+            except BaseException:
+                for spot in spots:
+                    spot.slab.leave()
+                raise
+        return spots
+
+    def _take_here(self, lengths: Sequence[int], spots: list[Spot]) -> None:
+        """As many spots as the present slab has, with the space reserved; it is full if they are not enough."""
+        slab = self._entered(len(lengths))
+        before = copy(self._cursor)
+        taken = []
+        for length in lengths:
+            offset = self._cursor.take(length)
+            if offset is None:
+                break
+            taken.append((offset, length))
         try:
-            slab.reserve(offset, length)
+            if taken:
+                slab.reserve(*max(taken))
         except (OSError, StoreFailed) as error:
-            self._cursor.rewind()
-            slab.leave()
+            self._cursor = before  # what is reserved next would have to cover these
+            slab.leave(len(lengths))
             if isinstance(error, OSError):
-                raise store_failure(f"no {length} bytes for slab {slab.slab}", error) from error
+                raise store_failure(f"no room for {len(taken)} chunks in slab {slab.slab}", error) from error
             raise
+        spots += [Spot(slab, offset) for offset, _ in taken]
+        if len(taken) < len(lengths):
+            slab.leave(len(lengths) - len(taken))
+            slab.retire()
 
     def close(self) -> None:
         with self._lock:
@@ -255,13 +287,13 @@ class _SharedSpots:
             finally:
                 self._lock.release()
 
-    def _entered(self) -> OpenSlab:
+    def _entered(self, times: int) -> OpenSlab:
         if self._closed:
             raise StoreFailed("the store's writer is closed")
-        if self._slab is None or not self._slab.enter():
+        if self._slab is None or not self._slab.enter(times):
             if self._slab is not None:
                 self._slab.retire()
             self._slab = self._make_slab()
             self._cursor = Cursor(SHARED_SIZE)
-            self._slab.enter()
+            self._slab.enter(times)
         return self._slab

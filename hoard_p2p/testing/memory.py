@@ -134,6 +134,14 @@ class MemorySink:
     def put(self, chunk_id: ChunkId, data: Bytes) -> None:
         self.count(self.chunks.add(chunk_id, data), len(data))
 
+    def put_many(self, chunks: Sequence[tuple[ChunkId, Bytes]]) -> list[bool]:
+        news = []
+        for chunk_id, data in chunks:
+            news.append(not any(self.has([chunk_id])))
+            if news[-1]:
+                self.put(chunk_id, data)
+        return news
+
     def open_file(self, size: int) -> MemoryFileSink:
         return MemoryFileSink(self, size)
 

@@ -37,4 +37,4 @@ def test_the_filter_never_misses_what_was_added() -> None:
     shared, named = SharedIds(), ids(2000, 4)
     shared.add(b"".join(named))
     assert all(one in shared for one in named)
-    assert sum(one in shared for one in ids(20_000, 5)) <= 2
+    assert sum(one in shared for one in ids(20_000, 5)) <= 5

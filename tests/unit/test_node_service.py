@@ -1,12 +1,15 @@
 """What peers may ask of a node, over real sockets."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from hoard_p2p.config import Json
-from hoard_p2p.ids import snapshot_id
+from hoard_p2p.ids import chunk_id, snapshot_id
+from hoard_p2p.node.app import Node
 from hoard_p2p.node.names_wire import snapshot_json
+from hoard_p2p.node.service import NodeService
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import Announcement
 from tests.unit.node_cluster import run, running
@@ -44,3 +47,26 @@ def test_an_announcement_with_bad_records_is_answered_and_its_good_ones_are_take
             assert [record.id for record in node.names.snapshots()] == [snapshot_id(root)]
 
     run(main)
+
+
+def test_what_a_peer_is_being_sent_is_not_given_back_until_it_was_sent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "a") as node:
+            await node.blocking(_drop_while_it_is_sent, node)
+
+    run(main)
+
+
+def _drop_while_it_is_sent(node: Node) -> None:
+    data, service = os.urandom(100_000), NodeService(node)
+    with node.store.writer() as writer:
+        writer.put(chunk_id(data), data)
+    (extent,) = service.locate([chunk_id(data)])
+    assert extent is not None
+    node.store.reclaimer.drop([chunk_id(data)])
+    assert node.store.reclaimer.reclaim().waiting
+    assert service.locate([chunk_id(data)]) == [None]
+    assert os.pread(extent.fd, len(data), extent.offset) == data
+    service.release([extent], 1)
+    assert not node.store.reclaimer.reclaim().waiting
+    assert node.store.reclaimer.reclaim().bytes == 0

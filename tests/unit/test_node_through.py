@@ -73,6 +73,10 @@ def test_what_is_expected_is_read_as_it_is_and_may_be_damaged_or_missing(tmp_pat
                 place = reader.read_into(chunk_id(data), 5, memoryview(into))
                 assert place == node.reader.place(chunk_id(data))
                 assert into == data[5:1005]
+            for start in (*range(0, 9000, 100), 8950, 3, 4500):  # one who reads on, and one who jumps
+                part = bytearray(min(100, 9000 - start))
+                assert reader.read_into(chunk_id(datas[1]), start, memoryview(part)) is not None
+                assert part == datas[1][start : start + 100]
             assert reader.read_into(ID, 0, memoryview(bytearray(4))) is None
             with pytest.raises(ValueError, match="of a chunk of 9000"):
                 reader.read_into(chunk_id(datas[0]), 8990, memoryview(bytearray(11)))

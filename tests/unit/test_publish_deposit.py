@@ -13,7 +13,7 @@ from hoard_p2p.chunking import FASTCDC, FIXED, MIB, Chunker, runs_of
 from hoard_p2p.errors import Refused, StoreFailed
 from hoard_p2p.ids import HOLE, Bytes, ChunkId, chunk_id
 from hoard_p2p.publish.deposit import Deposit, Piece
-from hoard_p2p.publish.large import WINDOW, PackedRuns, WindowReader
+from hoard_p2p.publish.large import READ, WINDOW, PackedRuns, WindowReader
 from hoard_p2p.testing.memory import MemorySink
 
 
@@ -146,4 +146,4 @@ def test_buffers_are_not_used_again_before_the_work_on_them_has_ended(tmp_path: 
             reader.runs(fd, 2 * WINDOW, None, lambda _: None)
     finally:
         os.close(fd)
-    assert sink.ended == WINDOW // (4 * MIB)
+    assert sink.ended == READ // (4 * MIB)

@@ -127,7 +127,7 @@ def test_a_healed_place_has_a_generation_that_no_copy_under_way_was_told(store: 
     place = place_of(store, data)
     damage(store, place)
     store.distrust(chunk_id(data), place)
-    told = store.reader().vacancy(chunk_id(data))
+    (told,) = store.reader().vacancies([chunk_id(data)])
     healed = store.heal(chunk_id(data), data)
     assert healed is not None
     assert told not in (healed.generation, place.generation)
