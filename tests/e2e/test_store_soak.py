@@ -240,6 +240,17 @@ class Soak:
             assert memory_of(pid) <= MOST_MEMORY
             assert int(str(room["used"])) + int(str(room["promised"])) <= CAPACITY + SLACK, room
 
+    def figures(self, size: int, left: int) -> str:
+        """What is known of space that does not return."""
+        told = [f"{size} bytes are taken for {left} in each node"]
+        for machine in self.nodes:
+            told.append(
+                subprocess.run(["du", "-a", machine.data_dir], capture_output=True, text=True, check=False).stdout
+            )
+            told.append(machine.hoard("status", "--json", check=False).stdout)
+            told.append(machine.log()[-3000:])
+        return "\n".join(told)
+
     def end(self) -> str:
         """Let everything go but one tree; the snapshot that stays."""
         while self.mounted:
@@ -333,7 +344,10 @@ def test_a_store_smaller_than_its_data_survives_ten_minutes_of_everything(
                 soak.go(time.monotonic() + SECONDS)
                 stays = soak.end()
                 left = sum(soak.trees[stays].values())
-                wait_until(lambda: taken(disk) - before <= 2 * left + 2 * SLACK, "space returns", 60)
+                try:
+                    wait_until(lambda: taken(disk) - before <= 2 * left + 2 * SLACK, "space returns", 60)
+                except AssertionError as error:
+                    raise AssertionError(soak.figures(taken(disk) - before, left)) from error
                 for machine in nodes:
                     assert deleted_slabs(machine.pid) == []
                     check_export(machine, stays, soak.trees[stays], scratch / f"out-{machine.name}")
