@@ -49,16 +49,20 @@ class Relief:
         self._vain_until = 0.0
         self._collected = 0
 
+    def _is_vain(self) -> bool:
+        """There was nothing to be had a moment ago, and nothing ended since."""
+        return time.monotonic() < self._vain_until and self._node.retention.ended() == self._collected
+
     async def keep_headroom(self) -> None:
         """Evict if too little is left for what arrives."""
         room = self._node.store.room
         size = to_free(room.capacity, room.available)
-        if size > 0 and time.monotonic() >= self._vain_until:
+        if size > 0 and not self._is_vain():
             await self.free(size)
 
     def relief(self, size: int) -> bool:
         """Blocking, from any thread but the loop's: try for a few seconds to make `size` bytes available."""
-        if time.monotonic() < self._vain_until:
+        if self._is_vain():
             return False
         answer: Future[bool] = Future()
         try:
@@ -88,8 +92,8 @@ class Relief:
             if room.available >= size:
                 return True
             outcome = Outcome()
-            if self._node.names.removals != self._collected:
-                self._collected = self._node.names.removals
+            if (ended := self._node.retention.ended()) != self._collected:
+                self._collected = ended
                 await self._node.retention.gc(thorough=False)
             for step in order(self._sets()):
                 if room.available >= size:

@@ -78,6 +78,18 @@ def test_a_publish_that_cannot_fit_is_refused_and_says_how_much_is_missing(
         assert node.publish(large, "--name", "again:1") == published, "what is stored already takes no room"
 
 
+def test_what_a_failed_publish_stored_makes_room_at_once_and_goes_by_itself(
+    new_directory: Callable[[str], Path],
+) -> None:
+    top = new_directory("failed")
+    large, fits = source(top / "large", 150 * MIB, 80), source(top / "fits", 40 * MIB, 20)
+    with on_disk(top, "--capacity", "80MiB", *NO_FLOOR) as node:
+        assert node.hoard("publish", "--try", os.fspath(large), check=False).returncode == 1
+        node.publish(fits)
+        assert node.hoard("publish", "--try", os.fspath(large), check=False).returncode == 1
+        wait_until(lambda: du(node.data_dir) < 50 * MIB, "nobody wants it")
+
+
 def test_the_floor_leaves_others_their_part_of_the_disk(new_directory: Callable[[str], Path]) -> None:
     top = new_directory("floor")
     data = source(top / "set", 40 * MIB)
