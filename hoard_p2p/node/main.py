@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from hoard_p2p.config import NodeSettings, parse_floor
+from hoard_p2p.config import LEAST_CAPACITY, NodeSettings, parse_floor
 from hoard_p2p.errors import DeadlineExceeded, HoardError
 from hoard_p2p.node import ingest, operations, room_operations
 from hoard_p2p.node.app import Node
@@ -77,7 +77,8 @@ def _set_capacity(store: Store, settings: NodeSettings) -> None:
     if settings.capacity is not None:
         store.set_capacity(settings.capacity)
     elif store.capacity() is None:
-        store.set_capacity(int(shutil.disk_usage(settings.data_dir).free * CAPACITY_SHARE))
+        share = int(shutil.disk_usage(settings.data_dir).free * CAPACITY_SHARE)
+        store.set_capacity(max(share, LEAST_CAPACITY))
     if settings.floor:
         store.set_floor(parse_floor(settings.floor))
 
