@@ -91,7 +91,7 @@ class Chronicle:
     def _learn_snapshot(self, payload: bytes) -> None:
         record = decode_snapshot(payload)
         self.snapshots[record.id] = payload
-        if record.removed:
+        if record.removed and record.created <= record.removed:  # else it lies over a tombstone, and lives
             self.roots.pop(record.id, None)
             self.holds.pop(record.id, None)
 

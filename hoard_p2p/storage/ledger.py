@@ -37,11 +37,12 @@ def all_snapshots(txn: Transaction) -> list[SnapshotRecord]:
 
 
 def tombstone(known: SnapshotRecord | None, snapshot: SnapshotId, when: int) -> SnapshotRecord:
-    """The record of a removed snapshot; pure."""
+    """The record of a removed snapshot: never created after it was removed; pure."""
     if known is None:
         return SnapshotRecord(snapshot, when, when, 0, False, 0, False, "", when)
+    created = min(known.created, when)
     return SnapshotRecord(
-        snapshot, known.created, known.last_used, known.replicas, False, known.keep, False, known.source, when
+        snapshot, created, known.last_used, known.replicas, False, known.keep, False, known.source, when
     )
 
 

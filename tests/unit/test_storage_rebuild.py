@@ -118,6 +118,27 @@ def test_names_holds_settings_and_numbers_are_back(tmp_path: Path) -> None:
         assert store.root(gone) is None and store.holds(gone) == set()
 
 
+def test_what_was_removed_and_stored_again_is_back_and_what_was_dropped_of_that_is_not(tmp_path: Path) -> None:
+    dropped = SnapshotId(b"d" * 32)
+    with Store.open(tmp_path) as store:
+        for snapshot in (SNAPSHOT, dropped):
+            store.put_root(snapshot, b"root", SnapshotRecord(snapshot, 5, 5, 2, False, 60, True, "", 0))
+            store.remove_snapshot(snapshot, 99)
+            over = SnapshotRecord(snapshot, 200, 200, 2, False, 60, False, "", 99)  # hidden, over its tombstone
+            store.put_root(snapshot, b"root", over)
+            store.add_holds(snapshot, [1, 2])
+            store.show_snapshot(snapshot, over)
+        store.remove_snapshot(dropped, 99)
+        assert store.recorder.mend() == 0, "the journal says what the index says"
+    delete(tmp_path / "index")
+    again(tmp_path)
+    with Store.open(tmp_path) as store:
+        assert (store.root(SNAPSHOT), store.holds(SNAPSHOT)) == (b"root", {1, 2})
+        assert (store.root(dropped), store.holds(dropped)) == (None, set())
+        gone = store.snapshot(dropped)
+        assert gone is not None and gone.created <= gone.removed == 99
+
+
 def test_new_slabs_have_numbers_that_no_slab_had(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store, store.writer() as writer:
         writer.put(chunk_id(b"a"), b"a")
