@@ -2,16 +2,19 @@
 
 import asyncio
 import os
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import Refused, SnapshotUnknown, Unavailable
-from hoard_p2p.ids import SnapshotId, parse_snapshot_id
+from hoard_p2p.errors import Refused, Unavailable
+from hoard_p2p.ids import ChunkId, SnapshotId, parse_snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.publishing import publish
+from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.records import SnapshotRecord
 from tests.unit.node_cluster import run, running, until
 
@@ -245,12 +248,24 @@ def test_what_nothing_names_or_uses_goes_after_its_time(tmp_path: Path) -> None:
     run(main)
 
 
+class Watch(Claims):
+    """Marks of a collection, which see what is held when a fetch looks for what it lacks: before it asks anybody."""
+
+    def __init__(self, holds: Callable[[], set[int]]) -> None:
+        super().__init__()
+        self._holds = holds
+        self.seen: list[set[int]] = []
+
+    def mark(self, ids: Iterable[ChunkId]) -> None:
+        self.seen.append(self._holds())
+        super().mark(ids)
+
+
 def test_a_pull_holds_its_segments_before_it_fetches_and_lets_go_of_those_it_did_not_get(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
             snapshot = await published(one, a_tree(tmp_path / "a", 1), replicas=1)
             opened = await two.open(snapshot)
-            held: set[int] = set()
             await two.blocking(two.store.life.drop_holds, snapshot, range(opened.catalog.segments))
             for number in range(opened.catalog.segments):
                 ids = [chunk.chunk_id for chunk in opened.catalog.segment_chunks(number)]
@@ -258,23 +273,44 @@ def test_a_pull_holds_its_segments_before_it_fetches_and_lets_go_of_those_it_did
             lost, good = 0, 1
             chunks = [chunk.chunk_id for chunk in opened.catalog.segment_chunks(lost)]
             await one.blocking(one.store.reclaimer.drop, chunks)
-            assert await two.pull(snapshot, [lost, good], one.me) == [good]
-            assert await two.blocking(two.store.holds, snapshot) == held | {good}
+            with closing(Watch(lambda: two.store.holds(snapshot))) as watch:
+                two.keeper.claims = watch
+                assert await two.pull(snapshot, [lost, good], one.me) == [good]
+                two.keeper.claims = None
+            assert len(watch.seen) >= 2
+            assert all(held >= {lost, good} for held in watch.seen), "held before the first chunk was asked for"
+            assert await two.blocking(two.store.holds, snapshot) == {good}
             assert await two.pull(snapshot, [lost], one.me) == []
-            assert await two.blocking(two.store.holds, snapshot) == held | {good}
+            assert await two.blocking(two.store.holds, snapshot) == {good}
 
     run(main)
 
 
 def test_a_publish_that_fails_leaves_nothing_known(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path / "n") as node:
-            snapshot = await published(node, a_tree(tmp_path / "a", 1, size=MIB), replicas=1)
-            await node.remove(snapshot, force=False)
-            root = await node.blocking(node.store.root, snapshot)
-            assert root is None
-            with pytest.raises(SnapshotUnknown):
-                await node.retention.evict(snapshot)
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node):
+            copying = asyncio.Event()
+
+            async def report(body: dict[str, Json]) -> None:
+                if body.get("phase") == "replicating":  # all of it is stored, and it is about to be shown
+                    copying.set()
+                    await asyncio.Event().wait()
+
+            fd = os.open(a_tree(tmp_path / "a", 1, size=MIB), os.O_RDONLY | os.O_DIRECTORY)
+            async with asyncio.TaskGroup() as group:
+                publishing = group.create_task(publish(node, fd, {"source": "a", "replicas": 2}, report))
+                await copying.wait()
+                (hidden,) = node.names.known()
+                await node.retention.tend()
+                assert (await node.retention.gc()).chunks == 0
+                assert known(node, hidden.id).shown is False, "while it is being published it stays"
+                publishing.cancel()
+            os.close(fd)
+            await node.retention.tend()
+            assert node.names.known() == []
+            assert await node.blocking(node.store.root, hidden.id) is None
+            assert (await node.retention.gc()).size > MIB
+            assert await node.blocking(node.store.extents_count) == 0
 
     run(main)
 
