@@ -88,9 +88,7 @@ class Relief:
             if room.available >= size:
                 return True
             outcome = Outcome()
-            if self._node.names.removals != self._collected:
-                self._collected = self._node.names.removals
-                await self._node.retention.gc(thorough=False)
+            await self._collect()
             for step in order(self._sets()):
                 if room.available >= size:
                     break
@@ -99,6 +97,12 @@ class Relief:
             if room.available < size:
                 self._vain_until = time.monotonic() + VAIN_SECONDS
             return room.available >= size
+
+    async def _collect(self) -> None:
+        """What was removed since the last time, and what nobody keeps alive any more."""
+        if self._node.names.removals != self._collected or any(one.expired for one in self._sets()):
+            await self._node.retention.gc(thorough=False)
+            self._collected = self._node.names.removals
 
     async def _step(self, snapshot: SnapshotId, part: Part, size: int, outcome: Outcome) -> None:
         record, before = self._node.names.snapshot(snapshot), outcome.size
