@@ -123,6 +123,8 @@ class _Worker:
 
     def _sender(self, ticket: int, found: Found) -> Callable[["Future[Content]"], None]:
         def send(future: "Future[Content]") -> None:
+            if future.cancelled():  # the publish failed
+                return
             try:
                 content = future.result()
             except HoardError as error:
