@@ -3,7 +3,6 @@
 For real stores and real nodes, which are processes of their own: what LMDB and the kernel make of an error is real.
 """
 
-import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from tests.fault.failingdisk import failing_disk
+from tests.fault.failingdisk import CREATE, DATA, INDEX, JOURNAL, RESERVE, SIDECARS, SYNC, WRITE, failing_disk
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 
@@ -106,3 +106,59 @@ def test_an_error_on_the_index_s_root_page_lasts_no_longer_than_the_disk_s(
             assert store("put 2") == "-> None"
             assert reader("has 2") == "-> True", "processes that read notice nothing"
             assert reader("has 1") == "-> True"
+
+
+SLAB_FAULTS = [
+    (errno.EIO, DATA, WRITE, "StoreFailed", "I/O error"),
+    (errno.EIO, DATA, SYNC, "StoreFailed", "I/O error"),
+    (errno.EIO, SIDECARS, WRITE, "StoreFailed", "I/O error"),
+    (errno.EIO, SIDECARS, SYNC, "StoreFailed", "I/O error"),
+    (errno.EIO, DATA, RESERVE, "StoreFailed", "I/O error"),
+    (errno.EDQUOT, DATA, RESERVE, "StoreFull", "disk quota"),
+    (errno.ENOSPC, DATA, RESERVE, "StoreFull", "disk is full"),
+    (errno.ENOSPC, SIDECARS, WRITE, "StoreF", "disk is full"),
+    (errno.EROFS, DATA, CREATE, "StoreFailed", "read-only"),
+    (errno.EIO, INDEX, SYNC, "StoreFailed", "I/O error"),
+    (errno.ENOSPC, INDEX, WRITE, "StoreFull", "disk is full"),
+    (errno.EDQUOT, INDEX, WRITE, "StoreFull", "disk quota"),
+]
+
+
+def test_whatever_fails_under_a_slab_or_the_index_a_put_says_so_and_the_next_one_works(
+    new_directory: Callable[[str], Path],
+) -> None:
+    place = new_directory("slabs")
+    with failing_disk(place) as disk:
+        with process("store", place / "data") as store:
+            assert store("put 0") == "-> None"
+            for number, (code, name, operation, kind, says) in enumerate(SLAB_FAULTS, 1):
+                before = disk.hits
+                disk.fail(code, name, operation)
+                answer = store(f"put {number}")
+                assert answer.startswith(kind) and says in answer, (answer, SLAB_FAULTS[number - 1])
+                assert disk.hits > before
+                assert store("has 0") == "-> True"
+                disk.mend()
+                assert store(f"put {number}") == "-> None", SLAB_FAULTS[number - 1]
+                assert store(f"has {number}") == "-> True"
+            assert store("put 0") == "-> None"
+        with process("store", place / "data") as store:
+            numbers = range(len(SLAB_FAULTS) + 1)
+            assert {number: store(f"has {number}") for number in numbers} == dict.fromkeys(numbers, "-> True")
+
+
+def test_a_journal_that_cannot_be_written_changes_nothing_and_is_written_when_the_disk_is_well_again(
+    new_directory: Callable[[str], Path],
+) -> None:
+    place = new_directory("journal")
+    with failing_disk(place) as disk:
+        with process("store", place / "data") as store:
+            for number, (code, operation) in enumerate(
+                [(errno.EIO, WRITE), (errno.EIO, SYNC), (errno.EDQUOT, WRITE)], 1
+            ):
+                disk.fail(code, JOURNAL, operation)
+                assert store("capacity 77777777").startswith("StoreF")
+                disk.mend()
+                assert store(f"capacity {number << 30}") == f"-> {number << 30}"
+        with process("store", place / "data") as store:
+            assert store(f"capacity {1 << 31}") == f"-> {1 << 31}"
