@@ -93,13 +93,14 @@ def look(reader: StoreReader, catalog: Catalog, segments: Sequence[int]) -> Batc
 
 @dataclass(frozen=True, slots=True)
 class Evictor:
-    """Drops batches of one snapshot. `shared`: ids that other snapshots here name, too: those in `covered`."""
+    """Drops batches of one snapshot. `shared`: ids that other snapshots here name, too: those in `covered`, to which
+    are added those that come meanwhile."""
 
     store: Store
     promises: Promises
     snapshot: SnapshotId
     shared: SharedIds
-    covered: frozenset[SnapshotId]
+    covered: set[SnapshotId]
 
     def going(self, batch: Batch, vouched: Vouched) -> Going:
         """What `drop` would drop."""
@@ -167,8 +168,9 @@ class Evictions:
 
     async def evictor(self, snapshot: SnapshotId) -> Evictor:
         """Reads the catalogs of all other snapshots here."""
-        shared, covered = await self._thread(self._shared, snapshot)
-        return Evictor(self._node.store, self.promises, snapshot, shared, covered)
+        evictor = Evictor(self._node.store, self.promises, snapshot, SharedIds(), {snapshot})
+        await self._thread(self._cover, evictor)
+        return evictor
 
     async def evict_part(
         self,
@@ -215,9 +217,11 @@ class Evictions:
             return evictor.going(batch, vouched)
         async with self._turn:
             self.refuse_needed(snapshot)
-            if self._node.leases.leased() - evictor.covered:
-                raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
-            going = await self._thread(evictor.drop, batch, vouched, time.monotonic())
+            with self._node.retention.deciding():
+                await self._thread(self._cover, evictor)
+                if self._node.leases.leased() - evictor.covered:
+                    raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
+                going = await self._thread(evictor.drop, batch, vouched, time.monotonic())
         self._node.held.forget()
         return going
 
@@ -249,19 +253,18 @@ class Evictions:
         except (ChunkUnavailable, Corrupt):
             return None
 
-    def _shared(self, snapshot: SnapshotId) -> tuple[SharedIds, frozenset[SnapshotId]]:
-        """Blocking. What other living or leased snapshots name, too: it stays theirs; and which could be read."""
-        shared, covered, node = SharedIds(), {snapshot}, self._node
-        for other in ({record.id for record in node.names.known()} | node.leases.leased()) - {snapshot}:
+    def _cover(self, evictor: Evictor) -> None:
+        """Blocking. What other living or leased snapshots name stays theirs: of those that can be read."""
+        node = self._node
+        for other in ({record.id for record in node.names.known()} | node.leases.leased()) - evictor.covered:
             encoded, opened = node.store.root(other), node.catalogs.peek(other)
             if encoded is None and opened is None:
                 continue
             blocks = ids_of_open(opened) if opened is not None else stored_ids(decode_root(encoded or b""), node.reader)
             with suppress(ChunkUnavailable, Corrupt):
                 for block in blocks:
-                    shared.add(block)
-                covered.add(other)
-        return shared, frozenset(covered)
+                    evictor.shared.add(block)
+                evictor.covered.add(other)
 
     # --- vouch
 

@@ -11,7 +11,9 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import Refused, SnapshotUnknown, Unavailable
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.evicting import Outcome
 from hoard_p2p.node.publishing import publish
+from hoard_p2p.storage.eviction import Part
 from hoard_p2p.storage.records import SnapshotRecord
 from tests.unit.node_cluster import run, running, until
 
@@ -288,5 +290,22 @@ def test_a_full_store_makes_room_for_what_arrives_from_what_others_keep(tmp_path
             wanted = room.available + 1
             assert await asyncio.to_thread(two.retention.relief, wanted)
             assert await segments_here(two, cold) == held
+
+    run(main)
+
+
+def test_what_a_publish_found_here_survives_an_eviction_that_began_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await spread(one, two, tmp_path)
+            record, catalog = known(two, snapshot), (await two.open(snapshot)).catalog
+            evictor = await two.retention.evictions.evictor(snapshot)  # it has seen what else is here
+            again = a_tree(tmp_path / "again", len([name for name in os.listdir(tmp_path) if name.startswith("set")]))
+            (again / "small").write_bytes(b"other")
+            published_again = await published(two, again, replicas=1)
+            before = await segments_here(two, published_again)
+            for part in Part:
+                await two.retention.evictions.evict_part(record, catalog, evictor, part, Outcome())
+            assert await segments_here(two, published_again) == before != set()
 
     run(main)
