@@ -139,7 +139,7 @@ class Evictions:
         self._turn = turn
         self.promises = Promises()
 
-    async def _thread(self, work: Callable[..., T], *args: object) -> T:
+    async def thread(self, work: Callable[..., T], *args: object) -> T:
         return await in_executor(self._executor, work, *args)
 
     def refuse_needed(self, snapshot: SnapshotId) -> None:
@@ -169,7 +169,7 @@ class Evictions:
     async def evictor(self, snapshot: SnapshotId) -> Evictor:
         """Reads the catalogs of all other snapshots here."""
         evictor = Evictor(self._node.store, self.promises, snapshot, SharedIds(), {snapshot})
-        await self._thread(self._cover, evictor)
+        await self.thread(self._cover, evictor)
         return evictor
 
     async def evict_part(
@@ -186,10 +186,10 @@ class Evictions:
     ) -> None:
         """Drop one part of a set, batch by batch, until `enough`."""
         node, stays, stayed = self._node, 0, 0
-        held = await self._thread(node.store.holds, record.id)
+        held = await self.thread(node.store.holds, record.id)
         rounds = batches(catalog, part, held)
         for number, segments in enumerate(rounds):
-            batch = await self._thread(look, node.reader, catalog, segments)
+            batch = await self.thread(look, node.reader, catalog, segments)
             view = node.agent.view()
             vouched = await vouching.vouched(node.control, view, record.id, batch.keys, record.replicas)
             going = await self._drop(record.id, evictor, batch, vouched, dry_run=dry_run)
@@ -218,10 +218,10 @@ class Evictions:
         async with self._turn:
             self.refuse_needed(snapshot)
             with self._node.retention.deciding():
-                await self._thread(self._cover, evictor)
+                await self.thread(self._cover, evictor)
                 if self._node.leases.leased() - evictor.covered:
                     raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
-                going = await self._thread(evictor.drop, batch, vouched, time.monotonic())
+                going = await self.thread(evictor.drop, batch, vouched, time.monotonic())
         self._node.held.forget()
         return going
 
@@ -242,7 +242,7 @@ class Evictions:
         """None if it is not whole here: then nothing of the snapshot can be told apart. Asks no peer, and none of the
         store's threads."""
         opened = self._node.catalogs.peek(snapshot)
-        return opened.catalog if opened is not None else await self._thread(self._load, snapshot)
+        return opened.catalog if opened is not None else await self.thread(self._load, snapshot)
 
     def _load(self, snapshot: SnapshotId) -> Catalog | None:
         encoded = self._node.store.root(snapshot)
@@ -269,14 +269,16 @@ class Evictions:
     # --- vouch
 
     async def vouch(self, snapshot: SnapshotId, segments: Sequence[int]) -> list[int]:
-        """Which of the segments are here whole; they stay for `vouching.PROMISED_SECONDS`."""
+        """Which of the segments are here whole; they stay for `vouching.PROMISED_SECONDS`, and are held from now on: who
+        asked may drop his copies because of these."""
         record = self._node.names.snapshot(snapshot)
         catalog = None if record is None or record.removed else await self.catalog(snapshot)
-        return [] if catalog is None else await self._thread(self._vouch, snapshot, catalog, segments)
+        return [] if catalog is None else await self.thread(self._vouch, snapshot, catalog, segments)
 
     def _vouch(self, snapshot: SnapshotId, catalog: Catalog, segments: Sequence[int]) -> list[int]:
         with self.promises.deciding:
             known = [number for number in segments if number < catalog.segments]
             whole = [number for number in known if self._node.held.whole(catalog, number)]
+            self._node.store.add_holds(snapshot, set(whole) - self._node.store.holds(snapshot))
             self.promises.promise(snapshot, whole)
             return whole

@@ -183,9 +183,12 @@ def redundant_in(slab: int, places: list[Place]) -> list[Place]:
 
 
 def relist(txn: Transaction, chunk_id: bytes, place: Place) -> None:
-    """List a place again that was unlisted and not changed since. As good as before if its generation is free."""
+    """List a place again that was unlisted and not changed since. As good as before if its generation is free. Not in a
+    slab that was deleted meanwhile."""
     raw = txn.get(Table.CHUNKS, chunk_id)
     places = decode_places(raw) if raw else []
+    if get_slab(txn, place.slab) is None:
+        return
     if len(places) >= MAX_PLACES or any(known[:2] == place[:2] for known in places):
         return
     taken = [known.generation for known in places]

@@ -129,6 +129,7 @@ def test_what_was_promised_stays_though_others_would_vouch(tmp_path: Path) -> No
             snapshot = await spread(one, two, tmp_path)
             everything = await segments_here(two, snapshot)
             assert await two.retention.evictions.vouch(snapshot, sorted(everything)) == sorted(everything)
+            assert await two.blocking(two.store.holds, snapshot) == everything, "also after a restart"
             await two.retention.evict(snapshot)
             assert await segments_here(two, snapshot) == everything
 

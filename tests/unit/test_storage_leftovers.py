@@ -168,6 +168,23 @@ def test_a_slab_that_is_nearly_empty_is_emptied_into_another(store: Store) -> No
     assert len(names(store)) == 2
 
 
+def test_a_nearly_empty_slab_gives_up_no_chunk_whose_other_copy_is_damaged(store: Store) -> None:
+    many = [RNG.randbytes(9000) for _ in range(100)]
+    put(store, *many)
+    kept = many[-1]
+    with store.writer() as writer:
+        writer.put_copy(chunk_id(kept), kept)
+    other = store.reader().places_of(chunk_id(kept))[1]
+    with store.reader().slab_path(other.slab).open("r+b") as file:
+        file.seek(other.offset)
+        file.write(b"damage")
+    store.reclaimer.drop(map(chunk_id, many[:-1]))
+    for _ in range(2):
+        store.reclaimer.reclaim()
+        store.reclaimer.leftovers()
+    assert any(store.healer.good(chunk_id(kept), place) for place in store.reader().places_of(chunk_id(kept)))
+
+
 def test_a_nearly_empty_slab_stays_if_what_it_has_is_damaged(store: Store) -> None:
     many = [RNG.randbytes(9000) for _ in range(100)]
     slab = put(store, *many)
