@@ -62,7 +62,7 @@ class Retention:
         self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
         self._failed: set[SnapshotId] = set()
         self._wake = asyncio.Event()
-        self._collected = 0
+        self._collected = self._decisions = 0
         self._due = 0.0
         self._claims: Claims | None = None
         self.waiting: Reclaimed = Reclaimed(0)
@@ -135,7 +135,7 @@ class Retention:
 
     async def _reclaim(self) -> Reclaimed:
         self.waiting = await self.thread(self._node.store.reclaimer.reclaim)
-        if not self.waiting.waiting and self._claims is not None and not self._turn.locked():
+        if not self.waiting.waiting and self._claims is not None and not self._decisions:
             self._claims.close()
             self._claims = self._node.keeper.claims = None
         return self.waiting
@@ -167,7 +167,7 @@ class Retention:
     async def mounted(self, mount: MountRecord) -> None:
         """A mount has attached."""
         try:
-            await self._let_in(lambda: None)
+            await self.let_in()
             await self.thread(self.mounts.attached, mount)
         except StoreFailed as error:
             log.warning("that %s is mounted is not noted on disk: %s", short(mount.snapshot), error)
@@ -186,6 +186,10 @@ class Retention:
                 enter()
         finally:
             self._waiting_mounts -= 1
+
+    async def let_in(self) -> None:
+        """Who has just leased a snapshot waits here until what was being dropped is out of the index."""
+        await self._let_in(lambda: None)
 
     # --- evict
 
@@ -219,6 +223,20 @@ class Retention:
             await asyncio.sleep(RECLAIM_PAUSE)
         outcome.kept += [f"{size_text(one.bytes)} come back later: {one.reason}" for one in self.waiting.waiting]
 
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """What goes is found out and dropped inside this block: what is committed meanwhile stays, and what a fetch or
+        a publish finds here meanwhile."""
+        reclaimer = self._node.store.reclaimer
+        self._decisions += 1
+        try:
+            with reclaimer.marking():
+                if self._claims is None:
+                    self._claims = self._node.keeper.claims = reclaimer.new_claims()
+                yield
+        finally:
+            self._decisions -= 1
+
     # --- gc
 
     async def gc(self, *, dry_run: bool = False, thorough: bool = True, report: Report = silent) -> Outcome:
@@ -232,9 +250,7 @@ class Retention:
         outcome.removed += [record.id for record in ended.removed]
         outcome.kept += ended.waiting
         await report({"phase": "collecting"})
-        with node.store.reclaimer.marking():
-            if self._claims is None:
-                self._claims = node.keeper.claims = node.store.reclaimer.new_claims()
+        with self.deciding():
             dropped = await self._sweep(gone, dry_run=dry_run)
         outcome.chunks, outcome.size = dropped
         if not dry_run:

@@ -14,9 +14,11 @@ from hoard_p2p.errors import Refused, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, parse_snapshot_id
 from hoard_p2p.node import collecting
 from hoard_p2p.node.app import STORE_THREADS, Node
+from hoard_p2p.node.evicting import Outcome
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.eviction import Part
 from hoard_p2p.storage.records import SnapshotRecord
 from tests.unit.node_cluster import run, running, until
 
@@ -132,6 +134,7 @@ def test_what_was_promised_stays_though_others_would_vouch(tmp_path: Path) -> No
             snapshot = await spread(one, two, tmp_path)
             everything = await segments_here(two, snapshot)
             assert await two.retention.evictions.vouch(snapshot, sorted(everything)) == sorted(everything)
+            assert await two.blocking(two.store.holds, snapshot) == everything, "also after a restart"
             await two.retention.evict(snapshot)
             assert await segments_here(two, snapshot) == everything
 
@@ -445,5 +448,22 @@ def test_a_file_slab_that_no_living_snapshot_has_goes_though_what_lives_shares_a
             assert await segments_here(node, stays) >= {
                 number for number in range(opened.catalog.segments) if opened.catalog.segment_size(number)
             }
+
+    run(main)
+
+
+def test_what_a_publish_found_here_survives_an_eviction_that_began_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await spread(one, two, tmp_path)
+            record, catalog = known(two, snapshot), (await two.open(snapshot)).catalog
+            evictor = await two.retention.evictions.evictor(snapshot)  # it has seen what else is here
+            again = a_tree(tmp_path / "again", len([name for name in os.listdir(tmp_path) if name.startswith("set")]))
+            (again / "small").write_bytes(b"other")
+            published_again = await published(two, again, replicas=1)
+            before = await segments_here(two, published_again)
+            for part in Part:
+                await two.retention.evictions.evict_part(record, catalog, evictor, part, Outcome())
+            assert await segments_here(two, published_again) == before != set()
 
     run(main)

@@ -17,7 +17,7 @@ from hoard_p2p.interfaces import Extent, SlabKind
 from hoard_p2p.storage.allowance import STEP, Allowance, Loan
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.layout import DataDir
-from hoard_p2p.storage.openslab import BLOCK, RESERVE, OpenSlab, make_slab, whole_blocks
+from hoard_p2p.storage.openslab import BLOCK, FIRST_RESERVE, OpenSlab, make_slab, whole_blocks
 from hoard_p2p.storage.room import Disk, Room
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.store import Store
@@ -169,14 +169,14 @@ def test_a_measure_is_not_believed_while_something_is_being_written(tmp_path: Pa
 # --- asking in steps
 
 
-def test_a_writer_asks_once_for_sixteen_mebibytes(tmp_path: Path) -> None:
+def test_a_writer_asks_in_growing_steps_up_to_sixteen_mebibytes(tmp_path: Path) -> None:
     owner = FixedRoom()
     allowance = Allowance(owner)
     for _ in range(48):
         allowance.take(MIB)
         allowance.done(MIB)
         allowance.changed(MIB)
-    assert owner.grants == [STEP] * 3
+    assert owner.grants == [MIB, 2 * MIB, 4 * MIB, 8 * MIB, STEP, STEP, STEP]
     allowance.settle()
     assert (owner.promised, owner.used) == (0, 48 * MIB)
 
@@ -206,7 +206,7 @@ def test_a_refusal_is_believed_for_a_second_by_those_who_ask_for_as_much() -> No
     for _ in range(10):
         with pytest.raises(StoreFull):
             allowance.take(4 * MIB)
-    assert owner.grants == [STEP, 4 * MIB]
+    assert owner.grants == [4 * MIB]
     allowance.take(MIB)
     owner.size = GIB
     now[0] = 1.1
@@ -240,13 +240,13 @@ def entered(layout: DataDir, kind: SlabKind, size: int, owner: FixedRoom) -> tup
 
 
 def test_nothing_is_reserved_that_was_not_granted(tmp_path: Path) -> None:
-    owner = FixedRoom(MIB)
+    owner = FixedRoom(3 * MIB // 4)
     slab, path, allowance = entered(DataDir(tmp_path), SlabKind.SHARED, 0, owner)
     with pytest.raises(StoreFull):
         slab.reserve(0, 2 * MIB)
     assert path.stat().st_size == 0
     slab.reserve(0, MIB // 2)
-    assert path.stat().st_size == MIB // 2 < RESERVE
+    assert path.stat().st_size == MIB // 2 < FIRST_RESERVE
     slab.retire()
     slab.leave()
     allowance.settle()
