@@ -127,18 +127,11 @@ class Leftovers:
         fresh = path.with_name(path.name + FRESH)
         header = sidecar.SidecarHeader(slab.number, slab.record.start, slab.record.size, slab.record.kind)
         before = slab_space(slab.path)
-
-        def write() -> None:
-            with fresh.open("wb") as file:
-                file.write(sidecar.encode_header(header))
-                for extents in self._freeing.listable(slab, sound=sound):
-                    file.write(sidecar.encode_records(extents))
-                file.flush()
-                os.fsync(file.fileno())
-
-        _, wounds = self._healer.steady(slab.number, write)
-        with fresh.open("ab") as file:
-            file.write(sidecar.encode_records([Extent(*place[:3], hurt) for hurt, place in wounds]))
+        with self._healer.watched(slab.number) as healing, fresh.open("wb") as file:
+            file.write(sidecar.encode_header(header))
+            for extents in self._freeing.listable(slab, sound=sound):
+                file.write(sidecar.encode_records(extents))
+            file.write(sidecar.encode_records([Extent(*place[:3], one) for one, place in healing()]))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)  # nobody else has it open to append: the slab is locked
