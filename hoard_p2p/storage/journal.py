@@ -106,22 +106,22 @@ class Journal:
             return True
 
     def rewrite(self, entries: Iterable[Entry]) -> None:
-        """Replace all of it, in one step. Raises StoreFailed; then it is what it was."""
+        """Replace all of it, in one step. Raises StoreFailed; then it is what it was, or says the same."""
         fresh = self.path.with_suffix(".new")
         try:
             fd = os.open(fresh, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o640)
             try:
-                self.size = _append(fd, entries)
+                size = _append(fd, entries)
                 fresh.replace(self.path)
             except BaseException:
                 os.close(fd)
                 raise
             os.close(self._fd)
-            self._fd, self._ahead_end = fd, 0
+            self._fd, self.size, self._ahead_end = fd, size, 0
             self._keep_ahead()
             sync_path(self.path.parent)
         except OSError as error:
-            raise StoreFailed(f"journal {self.path} could not be rewritten: {error}; it is as it was") from error
+            raise StoreFailed(f"journal {self.path} could not be rewritten: {error}; it says what it said") from error
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries and return once they are on disk. Raises StoreFailed; half a record is stepped over later."""

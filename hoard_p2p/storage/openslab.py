@@ -164,6 +164,8 @@ class OpenSlab:
     def note_space(self) -> None:
         """Tell by how much the slab grew on the disk since it was last noted."""
         with self._space:
+            if self._data < 0:  # closed; then it was told
+                return
             now = blocks_of(self._data, self._sidecar)
             self._allowance.changed(now - self._blocks)
             self._blocks = now
@@ -217,8 +219,10 @@ class OpenSlab:
                 for start, end in whole_blocks(self._lost):
                     punch(self._data, start, end - start)
         self.note_space()
-        os.close(self._data)
-        os.close(self._sidecar)
+        with self._space:
+            os.close(self._data)
+            os.close(self._sidecar)
+            self._data = -1
 
 
 def whole_blocks(extents: Sequence[Extent]) -> list[tuple[int, int]]:

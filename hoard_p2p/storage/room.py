@@ -64,7 +64,8 @@ class Room:
     ) -> None:
         """`capacity` None: as much as the floor allows. `disk`: looks at the file system. Raises OSError."""
         self.relief: Callable[[int], bool] | None = None
-        """Tries to free that many bytes, and says whether it freed any; `grant` calls it once before it gives up."""
+        """Tries to make that many bytes available, and says whether they are; `grant` calls it once before it gives
+        up."""
         self.advice: Callable[[int], str] | None = None
         """What could be given up to have that many bytes more, in words; empty if nothing."""
         self._layout = layout
@@ -124,8 +125,7 @@ class Room:
         if not self._lacks(size):
             return
         with self._relieving:  # of several in need one frees, the others look again
-            lacking = self._lacks(size)
-            if not lacking or (self.relief is not None and self.relief(lacking) and not self._lacks(size)):
+            if not self._lacks(size) or (self.relief is not None and self.relief(size) and not self._lacks(size)):
                 return
         raise self._full(size)
 

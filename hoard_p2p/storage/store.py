@@ -161,7 +161,7 @@ class Store:
             return handle
         except OSError as error:
             with self._index.write() as txn:
-                chunks.drop_slab(txn, slab)
+                chunks.forget_slab(txn, slab)
             raise store_failure(f"no new slab in {self._layout.slabs}", error) from error
 
     def grant(self, size: int) -> None:
