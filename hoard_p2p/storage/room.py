@@ -28,8 +28,6 @@ UNLIMITED = 1 << 62
 MARGIN_SHARE, MARGIN_MOST = 64, 64 << 20
 """1/64 of the capacity, at most 64 MiB, is never granted: index pages and sidecars are written without asking."""
 
-LEAST_AHEAD = 256 << 10
-
 REST_SECONDS = 1.0
 """How long the size of all but the slabs (index, journal, log, temporary files: a few files) is believed."""
 
@@ -248,12 +246,6 @@ class Room:
         missing = max(over, under, 1)
         advice = self.advice(missing) if self.advice is not None else ""
         return StoreFull(f"the store is full: {size_text(missing)} are missing; {why}" + (f"; {advice}" * bool(advice)))
-
-
-def ahead_of(capacity: int | None, disk: Disk) -> int:
-    """What the index sets aside of its disk: 1/256 of what the store may take, 256 KiB to 16 MiB."""
-    most = min(disk.size, capacity or disk.size)
-    return max(LEAST_AHEAD, min(most // MARGIN_SHARE, MARGIN_MOST) // 4)
 
 
 def disk_of(path: Path) -> Disk:
