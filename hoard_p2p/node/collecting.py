@@ -23,7 +23,10 @@ PAGE = 4096
 
 
 class Interrupted(Exception):
-    """A mount is coming: it must not find a file whole that is about to be given back. The sweep begins again later."""
+    """A mount is coming: it must not find a file whole that is about to be given back. The sweep begins again later;
+    `dropped` is what it came to."""
+
+    dropped = Dropped(0, 0)
 
 
 @dataclass(slots=True)
@@ -99,7 +102,16 @@ def sweep(store: Store, found: Marks, interrupted: Callable[[], bool], course: C
         course.passed(identifier)
         return live(identifier)
 
-    return _count(store, is_live) if dry_run else store.reclaimer.sweep(is_live)
+    if dry_run:
+        return _count(store, is_live)
+    total = Dropped(0, 0)
+    try:
+        for dropped in store.reclaimer.sweep_steps(is_live):
+            total = total.plus(dropped)
+    except Interrupted as interruption:
+        interruption.dropped = total
+        raise
+    return total
 
 
 def _count(store: Store, is_live: Callable[[bytes], bool]) -> Dropped:

@@ -269,10 +269,12 @@ class Retention:
         return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
 
     async def _sweep(self, gone: set[SnapshotId], course: Course, *, dry_run: bool) -> Dropped:
+        before = Dropped(0, 0)
         for _ in range(SWEEP_TRIES):
             try:
-                return await self._sweep_once(gone, course, dry_run=dry_run)
-            except collecting.Interrupted:
+                return before.plus(await self._sweep_once(gone, course, dry_run=dry_run))
+            except collecting.Interrupted as interruption:
+                before = before.plus(interruption.dropped)
                 await asyncio.sleep(RECLAIM_PAUSE)
         raise Unavailable("not all was collected: snapshots kept being mounted meanwhile; try again: hoard gc")
 

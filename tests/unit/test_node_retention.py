@@ -1,6 +1,7 @@
 """What goes from a node and what stays: evict, gc, rm, pins, over real nodes."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
@@ -11,7 +12,7 @@ import pytest
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import Refused, Unavailable
-from hoard_p2p.ids import ChunkId, SnapshotId, parse_snapshot_id
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, parse_snapshot_id
 from hoard_p2p.node import collecting
 from hoard_p2p.node.app import STORE_THREADS, Node
 from hoard_p2p.node.course import Course
@@ -20,6 +21,7 @@ from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.eviction import Part
+from hoard_p2p.storage.reclaim import STEP
 from hoard_p2p.storage.records import SnapshotRecord
 from tests.unit.node_cluster import run, running, until
 
@@ -388,23 +390,31 @@ def test_a_sweep_that_a_mount_interrupts_has_dropped_nothing_that_lives_and_goes
     async def main() -> None:
         async with running(tmp_path / "n") as node:
             stays = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
-            goes = await published(node, a_tree(tmp_path / "b", 2), replicas=1)
-            before, chunks = await segments_here(node, stays), await node.blocking(node.store.extents_count)
-            await node.remove(goes, force=False)
-            asked = iter(range(chunks))
+            before, living = await segments_here(node, stays), await node.blocking(node.store.extents_count)
+            await node.blocking(put_many, node, 2 * STEP + 500)
+            asked = itertools.count()
             found = await node.blocking(collecting.marks, node.store, [stays], {stays})
-            with pytest.raises(collecting.Interrupted):
+            with pytest.raises(collecting.Interrupted) as interruption:
                 await node.blocking(
                     lambda: collecting.sweep(
-                        node.store, found, lambda: next(asked) > chunks // 2, Course(), dry_run=False
+                        node.store, found, lambda: next(asked) > 2 * STEP + 100, Course(), dry_run=False
                     )
                 )
+            left = await node.blocking(node.store.extents_count) - living
+            assert 0 < interruption.value.dropped.chunks == 2 * STEP + 500 - left < 2 * STEP + 500
             assert await segments_here(node, stays) == before
-            assert (await node.retention.gc()).size > 0
+            assert (await node.retention.gc()).chunks == left
             assert await segments_here(node, stays) == before
-            assert (await node.retention.gc()).chunks == 0
 
     run(main)
+
+
+def put_many(node: Node, count: int) -> None:
+    """Chunks that no snapshot names."""
+    for number in range(count):
+        data = b"nobody's %d" % number
+        node.writer.put(chunk_id(data), data)
+    node.writer.flush()
 
 
 def test_a_mount_that_comes_while_its_snapshot_is_evicted_ends_the_eviction(tmp_path: Path) -> None:
