@@ -269,7 +269,7 @@ class Evictions:
     # --- vouch
 
     async def vouch(self, snapshot: SnapshotId, segments: Sequence[int]) -> list[int]:
-        """Which of the segments are here whole; they stay for `vouching.PROMISED_SECONDS`, and are held from now on: who
+        """Which of the segments are here whole. They stay for `vouching.PROMISED_SECONDS`, and are held then: who
         asked may drop his copies because of these."""
         record = self._node.names.snapshot(snapshot)
         catalog = None if record is None or record.removed else await self.catalog(snapshot)
