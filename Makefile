@@ -7,7 +7,7 @@ DEV := $(VENV)/.ready-dev
 PACKAGE := hoard_p2p tests benchmarks simulations
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak simulate check format bench bench-publish bench-mount bench-fetch clean
+.PHONY: help demo test soak nightly simulate check format bench bench-publish bench-mount bench-fetch clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -23,6 +23,10 @@ soak: $(DEV)  ## the long tests: minutes of killing under checked reads
 
 simulate: $(RUN)  ## decisions of the real code over made-up loads (docs/simulations.md)
 	$(BIN)/python simulations/retention.py
+
+nightly: $(DEV)  ## the store's state machine for 10,000 steps, a kill at every step, a thousand power cuts
+	HOARD_MACHINE_STEPS=10000 HOARD_KILL_EVERY=1 HOARD_POWER_CUTS=200 HOARD_POWER_SEEDS=1,2,3,4,5 \
+	  $(BIN)/pytest --timeout 3600 tests/property/test_storage_machine.py tests/fault/test_storage_kills.py tests/fault/test_storage_power.py $(ARGS)
 
 check: $(DEV)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

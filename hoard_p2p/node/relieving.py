@@ -87,9 +87,7 @@ class Relief:
             if await self._available() >= size:
                 return True
             outcome = Outcome()
-            if self._node.names.removals != self._collected:
-                self._collected = self._node.names.removals
-                await self._node.retention.gc(thorough=False)
+            await self._collect()
             for step in order(self._sets()):
                 if await self._available() >= size:
                     break
@@ -103,6 +101,12 @@ class Relief:
     async def _available(self) -> int:
         """Looks at the disk, in a thread that nobody who waits for room can hold."""
         return await self._evictions.thread(lambda: self._node.store.room.available)
+
+    async def _collect(self) -> None:
+        """What was removed since the last time, and what nobody keeps alive any more."""
+        if self._node.names.removals != self._collected or any(one.expired for one in self._sets()):
+            await self._node.retention.gc(thorough=False)
+            self._collected = self._node.names.removals
 
     async def _step(self, snapshot: SnapshotId, part: Part, size: int, outcome: Outcome) -> None:
         record, before = self._node.names.snapshot(snapshot), outcome.size

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from hoard_p2p.chunking import Chunker
-from hoard_p2p.errors import HoardError, wire_name
+from hoard_p2p.errors import HoardError, StoreFailed, wire_name
 from hoard_p2p.interfaces import ChunkSink
 from hoard_p2p.publish import crew_wire
 from hoard_p2p.publish.board import Board, Counts
@@ -123,12 +123,16 @@ class _Worker:
 
     def _sender(self, ticket: int, found: Found) -> Callable[["Future[Content]"], None]:
         def send(future: "Future[Content]") -> None:
-            try:
-                content = future.result()
-            except HoardError as error:
-                self._send((crew_wire.FAILED, -ticket, wire_name(error), str(error)))
-            else:
-                self._send((crew_wire.LATER, ticket, crew_wire.encode_content(content, found, 0)))
+            if future.cancelled():  # the worker ends
+                return
+            error = future.exception()
+            if error is None:
+                self._send((crew_wire.LATER, ticket, crew_wire.encode_content(future.result(), found, 0)))
+                return
+            if not isinstance(error, HoardError):
+                log.error("a large file could not be read", exc_info=error)
+                error = StoreFailed(f"a worker of the publish failed: {error!r}")
+            self._send((crew_wire.FAILED, -ticket, wire_name(error), str(error)))
 
         return send
 

@@ -10,11 +10,16 @@ from hoard_p2p.interfaces import Grants
 
 STEP = 16 << 20
 """Bytes that are asked for at once: one question in each 16 MiB of a fast writer, little kept from others by a slow."""
+FIRST_STEP = 1 << 20
+"""The first time; it doubles from question to question."""
 
 
 class Allowance:
     """Thread-safe. Of what was granted, a part is free, a part is taken by writes under way, the rest is done with and
-    not yet reported."""
+    not yet reported.
+
+    The owner may have to make room before it answers, and who makes room reports to us (`changed`, `report`): so
+    nothing but `_asking` is held while it is asked."""
 
     def __init__(
         self, broker: Grants, refused_seconds: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -24,18 +29,27 @@ class Allowance:
         self._refused_seconds = refused_seconds
         self._clock = clock
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._free = 0
         self._done = 0
         self._change = 0
+        self._step = FIRST_STEP
         self._refused: tuple[float, int, StoreFull] | None = None
 
     def take(self, size: int) -> None:
         """May `size` bytes be written? Each that was taken is `done` sooner or later. Raises StoreFull, and StoreFailed
         if the owner does not answer."""
+        while not self._took(size):
+            with self._asking:
+                lacking = size - self._free
+                if lacking > 0:
+                    self._ask(lacking)
+
+    def _took(self, size: int) -> bool:
         with self._lock:
-            if self._free < size:
-                self._ask(size - self._free)
-            self._free -= size
+            enough = self._free >= size
+            self._free -= size * enough
+            return enough
 
     def done(self, size: int) -> None:
         """`size` bytes that were taken lie on the disk, or will not."""
@@ -60,13 +74,21 @@ class Allowance:
 
     def settle(self) -> None:
         """Hand back what is free, and report. Never raises: an owner that is gone counts anew."""
-        with self._lock, contextlib.suppress(HoardError):
-            self._report(self._done + self._free)
+        with self._lock:
+            self._done += self._free
             self._free = 0
+        self.report()
 
-    def _report(self, size: int) -> None:
-        if size or self._change:
-            change, self._change, self._done = self._change, 0, 0
+    def report(self) -> None:
+        """Tell what is done. Never raises."""
+        with contextlib.suppress(HoardError):
+            self._report()
+
+    def _report(self) -> None:
+        with self._lock:
+            size, change = self._done, self._change
+            self._done = self._change = 0
+        if size or change:
             self._broker.give_back(size, change)
 
     def _ask(self, size: int) -> None:
@@ -76,8 +98,10 @@ class Allowance:
                 raise StoreFull(str(error))
             self._refused = None
         try:
-            self._report(self._done)
-            self._free += self._granted(size)
+            self._report()
+            granted = self._granted(size)
+            with self._lock:
+                self._free += granted
         except StoreFull as error:
             self._refused = (self._clock() + self._refused_seconds, size, error)
             raise
@@ -88,10 +112,11 @@ class Allowance:
 
     def _granted(self, size: int) -> int:
         """A step if there is one, else just what is needed."""
-        if size < STEP:
+        step, self._step = self._step, min(STEP, 2 * max(self._step, size))
+        if size < step:
             with contextlib.suppress(StoreFull):
-                self._broker.grant(STEP)
-                return STEP
+                self._broker.grant(step)
+                return step
         self._broker.grant(size)
         return size
 

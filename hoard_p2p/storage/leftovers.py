@@ -14,6 +14,7 @@ from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import sidecar
+from hoard_p2p.storage.allowance import STEP
 from hoard_p2p.storage.freeing import Freeing, Held, Kept, Slab, slab_space, try_lock, unlink_slab
 from hoard_p2p.storage.index import Index
 from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
@@ -131,8 +132,8 @@ class Leftovers:
     def _empty(self, slab: Slab, kept: Kept, writer: Callable[[], ChunkWriter]) -> bool:
         """Copy the few live chunks of a slab elsewhere and unlist them here, so that it can go; whether that was
         done."""
-        if kept.listed_bytes > MOST_COPIED:
-            return False
+        if kept.listed_bytes > MOST_COPIED or self._room.available < kept.listed_bytes + STEP:
+            return False  # a copy that waited for room would wait for us: room is made by giving space back
         extents = [extent for _, listed in self._freeing.listed(slab) for extent in listed]
         try:
             copies = writer()

@@ -185,8 +185,9 @@ class ChunkWriter:
         self._groups.keep_copy(chunk_id, data, self._shared.take(len(data)))
 
     def note_space(self) -> None:
-        """Somebody punched what was written: count again."""
+        """Somebody punched what was written: count again. Waits for nobody who may be waiting for room."""
         self._shared.note_space()
+        self._allowance.report()
 
     def put_aside(self, slab: int) -> None:
         """Write the slab no more, if nobody is just doing so; its lock goes when what was put is committed."""
@@ -272,16 +273,19 @@ class _SharedSpots:
                 self._slab.retire()
 
     def note_space(self) -> None:
-        with self._lock:
-            if self._slab is not None and self._slab.enter():
-                self._slab.note_space()
-                self._slab.leave()
+        slab = self._slab
+        if slab is not None:
+            slab.note_space()
 
     def put_aside(self, slab: int) -> None:
-        with self._lock:
-            if self._slab is not None and self._slab.slab == slab:
-                self._slab.retire()
-                self._slab = None
+        """Does nothing while somebody takes a spot: he may be waiting for the room that the caller is making."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._slab is not None and self._slab.slab == slab:
+                    self._slab.retire()
+                    self._slab = None
+            finally:
+                self._lock.release()
 
     def _entered(self, times: int) -> OpenSlab:
         if self._closed:

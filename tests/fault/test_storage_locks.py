@@ -13,13 +13,14 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from hoard_p2p.ids import chunk_id
+from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.store import Store
 from tests.fault.power_work import Promises, Work, check
 
 PACKAGE = str(Path(__file__).parents[2] / "hoard_p2p")
 LOCK = threading.Lock
+MIB = 1 << 20
 
 
 class Order:
@@ -114,6 +115,36 @@ def busy(store: Store, draw: random.Random, failed: list[BaseException]) -> Call
     return run
 
 
+def test_room_is_made_while_a_put_waits_for_it(tmp_path: Path) -> None:
+    """By another thread, which must get past the one that waits: it gives back blocks of the slab that one writes."""
+    draw = random.Random(6)
+    stored: list[ChunkId] = []
+    made: list[bool] = []
+
+    def evict() -> None:
+        store.reclaimer.drop([stored.pop(0) for _ in range(8)])
+        if any(store.reclaimer.reclaim().bytes for _ in range(5)):  # it takes a commit more
+            made.append(True)
+
+    def relief(size: int) -> bool:
+        before = len(made)
+        helper = threading.Thread(target=evict)
+        helper.start()
+        helper.join(20)
+        return len(made) > before
+
+    with Store.open(tmp_path / "data") as store, store.writer(WriterSettings(group_seconds=0.001)) as writer:
+        store.set_capacity(48 * MIB)
+        store.room.relief = relief
+        for _ in range(80):
+            data = draw.randbytes(MIB)
+            writer.put(chunk_id(data), data)
+            stored.append(chunk_id(data))
+        writer.flush()
+        assert made
+        assert all(writer.has(stored))
+
+
 def test_locks_are_taken_in_one_order(tmp_path: Path) -> None:
     marks: list[bytes] = []
     failed: list[BaseException] = []
@@ -122,7 +153,6 @@ def test_locks_are_taken_in_one_order(tmp_path: Path) -> None:
         work.go(30)
         work.close()
         with Store.open(tmp_path / "data") as store:
-            store.room.relief = lambda size: bool(store.reclaimer.reclaim().bytes)
             threads = [threading.Thread(target=busy(store, random.Random(n), failed)) for n in range(3)]
             for thread in threads:
                 thread.start()
