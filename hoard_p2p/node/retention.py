@@ -230,11 +230,13 @@ class Retention:
         """What goes is found out and dropped inside this block: what is committed meanwhile stays, and what a fetch or
         a publish finds here meanwhile."""
         reclaimer = self._node.store.reclaimer
+        if not self._decisions and self._claims is not None:
+            self._claims.close()  # what was found for an earlier decision need not stay now
+            self._claims = None
         self._decisions += 1
         try:
             with reclaimer.marking():
-                if self._claims is None:
-                    self._claims = self._node.keeper.claims = reclaimer.new_claims()
+                self._claims = self._node.keeper.claims = self._claims or reclaimer.new_claims()
                 yield
         finally:
             self._decisions -= 1
