@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+THREADS = 3
+"""One that collects, one that gives space back, one for what is short."""
 TICK = 5.0
 START_SECONDS = 20.0
 """What a node that starts does before it collects: peers and mounts come first."""
@@ -50,7 +52,7 @@ class Retention:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._executor = ThreadPoolExecutor(2, "retention")
+        self._executor = ThreadPoolExecutor(THREADS, "retention")
         self.mounts = MountLeases(node.store, node.names, node.leases)
         self.mounts.restore()  # a few rows, and before anybody can ask for anything
         self._turn = asyncio.Lock()  # held while something is dropped, and while a mount is let in
@@ -60,7 +62,7 @@ class Retention:
         self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
         self._failed: set[SnapshotId] = set()
         self._wake = asyncio.Event()
-        self._collected = 0
+        self._collected = self._decisions = 0
         self._due = 0.0
         self._claims: Claims | None = None
         self.waiting: Reclaimed = Reclaimed(0)
@@ -68,7 +70,8 @@ class Retention:
         node.store.room.relief = self._relief.relief
         node.store.room.advice = self._relief.advice
 
-    async def _thread(self, work: Callable[..., T], *args: object) -> T:
+    async def thread(self, work: Callable[..., T], *args: object) -> T:
+        """Run `work` in a thread of its own: the store's may all wait for room that it is to make."""
         return await in_executor(self._executor, work, *args)
 
     def close(self) -> None:
@@ -112,7 +115,7 @@ class Retention:
     async def tend(self) -> None:
         """Look at the mounts, and at what ended since the last time."""
         seen = {(kept.record.snapshot, kept.record.device): Seen(kept.alive()) for kept in self._node.mounts.mounts}
-        if await self._thread(self.mounts.tend, seen):
+        if await self.thread(self.mounts.tend, seen):
             self.soon()
         for snapshot, (stay, until) in list(self._expected.items()):
             if time.monotonic() > until:
@@ -120,7 +123,7 @@ class Retention:
                 stay.close()
         for snapshot in [failed for failed in self._failed if not self._node.leases.users(failed)]:
             self._failed.discard(snapshot)
-            await self._node.blocking(self._node.names.forget, snapshot)
+            await self.thread(self._node.names.forget, snapshot)
         if self._node.names.removals != self._collected:
             self._collected = self._node.names.removals
             self.soon()
@@ -131,8 +134,8 @@ class Retention:
         self._wake.set()
 
     async def _reclaim(self) -> Reclaimed:
-        self.waiting = await self._thread(self._node.store.reclaimer.reclaim)
-        if not self.waiting.waiting and self._claims is not None and not self._turn.locked():
+        self.waiting = await self.thread(self._node.store.reclaimer.reclaim)
+        if not self.waiting.waiting and self._claims is not None and not self._decisions:
             self._claims.close()
             self._claims = self._node.keeper.claims = None
         return self.waiting
@@ -164,8 +167,8 @@ class Retention:
     async def mounted(self, mount: MountRecord) -> None:
         """A mount has attached."""
         try:
-            await self._let_in(lambda: None)
-            await self._thread(self.mounts.attached, mount)
+            await self.let_in()
+            await self.thread(self.mounts.attached, mount)
         except StoreFailed as error:
             log.warning("that %s is mounted is not noted on disk: %s", short(mount.snapshot), error)
         known = self._expected.pop(mount.snapshot, None)
@@ -183,6 +186,10 @@ class Retention:
                 enter()
         finally:
             self._waiting_mounts -= 1
+
+    async def let_in(self) -> None:
+        """Who has just leased a snapshot waits here until what was being dropped is out of the index."""
+        await self._let_in(lambda: None)
 
     # --- evict
 
@@ -216,6 +223,20 @@ class Retention:
             await asyncio.sleep(RECLAIM_PAUSE)
         outcome.kept += [f"{size_text(one.bytes)} come back later: {one.reason}" for one in self.waiting.waiting]
 
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """What goes is found out and dropped inside this block: what is committed meanwhile stays, and what a fetch or
+        a publish finds here meanwhile."""
+        reclaimer = self._node.store.reclaimer
+        self._decisions += 1
+        try:
+            with reclaimer.marking():
+                if self._claims is None:
+                    self._claims = self._node.keeper.claims = reclaimer.new_claims()
+                yield
+        finally:
+            self._decisions -= 1
+
     # --- gc
 
     async def gc(self, *, dry_run: bool = False, thorough: bool = True, report: Report = silent) -> Outcome:
@@ -229,17 +250,15 @@ class Retention:
         outcome.removed += [record.id for record in ended.removed]
         outcome.kept += ended.waiting
         await report({"phase": "collecting"})
-        with node.store.reclaimer.marking():
-            if self._claims is None:
-                self._claims = node.keeper.claims = node.store.reclaimer.new_claims()
+        with self.deciding():
             dropped = await self._sweep(gone, dry_run=dry_run)
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
             if thorough:
-                outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
+                outcome.reclaimed += (await self.thread(node.store.reclaimer.leftovers)).bytes
             await self.settle(outcome)
-            await self._thread(Shelf(node.settings.data_dir).clear, node.names)
+            await self.thread(Shelf(node.settings.data_dir).clear, node.names)
         return outcome
 
     async def would_free(self, snapshot: SnapshotId) -> Outcome:
@@ -260,21 +279,21 @@ class Retention:
         node = self._node
         living = [record for record in node.names.known() if record.id not in gone]
         leased = node.leases.leased()
-        must = await self._thread(node.store.life.held_snapshots)
+        must = await self.thread(node.store.life.held_snapshots)
         must |= leased | {record.id for record in living if record.pinned}
         wanted = {record.id for record in living} | (leased - gone)
-        found = await self._thread(collecting.marks, node.store, sorted(wanted), must & wanted)
+        found = await self.thread(collecting.marks, node.store, sorted(wanted), must & wanted)
         for snapshot in found.unread:
             found.add_open(await self._readable(snapshot))
-        keys = set() if dry_run else await self._thread(collecting.file_keys, node.store, found)
+        keys = set() if dry_run else await self.thread(collecting.file_keys, node.store, found)
         async with self._turn:
             if node.leases.leased() - gone - wanted:
                 raise collecting.Interrupted  # what came meanwhile is not marked
-            dropped = await self._thread(
+            dropped = await self.thread(
                 lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, dry_run=dry_run)
             )
             if not dry_run:
-                more = await self._thread(collecting.drop_redundant, node.store, keys)
+                more = await self.thread(collecting.drop_redundant, node.store, keys)
                 dropped = dropped.plus(more)
         return dropped
 

@@ -112,9 +112,12 @@ class Freeing:
         with self._index.write() as txn:
             txn.put(Table.META, _ENDED_HARD, _boot_id())
 
-    def _may_punch(self, slab: Slab) -> bool:
-        """Whether a file slab is no mount's backing file. One whose snapshot nobody leases is none, unless a mount
-        was ended the hard way since this machine started."""
+    def _may_punch(self, slab: Slab, kept: Kept | None = None) -> bool:
+        """Whether no mount reads what is to go of a file slab. One whose snapshot nobody leases is no backing file,
+        unless a mount was ended the hard way since this machine started. Without its sidecar nobody knows what one that
+        is may read besides what is listed."""
+        if kept is not None and not kept.sound:
+            return self.is_alone(slab)
         with self._index.read() as txn:
             suspicious = txn.get(Table.META, _ENDED_HARD) == _boot_id()
         return not suspicious or self.is_alone(slab)
@@ -166,8 +169,8 @@ class Freeing:
             if kept.empty:
                 return Cleaned(self._remove(slab), kept)
             spans = [span for span in kept.blocks.gaps() if wanted is None or wanted.touches(span)]
-            if spans and slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
-                raise Held(f"a mount that was ended by force may have left users of slab {slab.number}")
+            if spans and slab.record.kind is SlabKind.FILE and not self._may_punch(slab, kept):
+                raise Held(f"a mount, or what a mount that was ended by force left, may use slab {slab.number}")
             size = punch(slab.fd, spans)
         self._room.freed(size)  # of a slab that is being written its writer tells
         return Cleaned(size, kept)
@@ -176,7 +179,7 @@ class Freeing:
         """What must stay of a locked slab: what is listed, may be seen by a reader, or is being sent."""
         size = os.fstat(slab.fd).st_size
         kept = Kept(Blocks(size))
-        if self.is_complete(slab):  # the index may list not all places of a chunk that it repeats
+        if self.is_complete(slab) or self._healer.was_complete(slab.number):  # also what the index has no room to list
             kept.blocks.mark(0, size)
             return kept
         for recorded, listed in self.listed(slab, kept):  # before limbo: what leaves the index enters limbo first
@@ -218,7 +221,7 @@ class Freeing:
                 rest = sidecar.scan(file.fileno())
                 while piece := list(itertools.islice(rest, PIECE)):
                     count += len(piece)
-                    yield piece, self._reader.committed(piece)
+                    yield piece, self._reader.committed(piece, repeats=slab.record.kind is SlabKind.FILE)
                 if count == sidecar.count(file.fileno()):
                     return
                 log.info("%d records of the sidecar of slab %d count", count, slab.number)

@@ -104,6 +104,11 @@ class Wounds:
                 self._complete.add(slab)
             return slab not in self._open
 
+    def was_complete(self, slab: int) -> bool:
+        """Whether the slab has all of its file once its places are healed."""
+        with self._lock:
+            return slab in self._complete
+
     def demoted(self, slab: int) -> None:
         """The slab lost places that will not be healed: it has not all of its file once the others are."""
         with self._lock:
@@ -199,6 +204,10 @@ class Healer:
         """Whether no place of the slab is damaged. Called inside the transaction that records it complete: a place
         that is quarantined later finds the record."""
         return self._wounds.may_complete(slab)
+
+    def was_complete(self, slab: int) -> bool:
+        """Whether a slab has all of a large file, but for places that await good bytes."""
+        return self._wounds.was_complete(slab)
 
     def committed(self, extents: Sequence[Extent]) -> None:
         """Chunks were stored anew: their damaged places, if any, can be healed from there."""

@@ -148,14 +148,19 @@ class Leftovers:
 
     def _copy(self, extent: Extent, copies: ChunkWriter) -> bool:
         """Whether the chunk has a good place elsewhere then."""
-        if any(place.slab != extent.slab for place in self._reader.places_of(extent.chunk_id)):
-            return True
-        data = bytearray(extent.length)
+        for place in self._reader.places_of(extent.chunk_id):
+            if place.slab != extent.slab and self._good(extent.chunk_id, place) is not None:
+                return True
+        data = self._good(extent.chunk_id, Place(*extent[:3], 1))
+        if data is not None:
+            copies.put_copy(extent.chunk_id, data)
+        return data is not None
+
+    def _good(self, identifier: ChunkId, place: Place) -> bytearray | None:
+        """The bytes at a place, if they are the chunk."""
+        data = bytearray(place.length)
         try:
-            self._reader.read_at(Place(*extent[:3], 1), 0, memoryview(data))
+            self._reader.read_at(place, 0, memoryview(data))
         except ChunkCorrupt:
-            return False
-        if chunk_id(data) != extent.chunk_id:
-            return False
-        copies.put_copy(extent.chunk_id, data)
-        return True
+            return None
+        return data if chunk_id(data) == identifier else None

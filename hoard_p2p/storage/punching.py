@@ -1,4 +1,4 @@
-"""Returning blocks of slabs to the file system: which ranges may go, and the system call."""
+"""Blocks of files: which ranges of a slab may go back to the file system, and the system calls for that."""
 
 import ctypes
 import fcntl
@@ -80,6 +80,13 @@ def punch(fd: int, spans: Iterable[Span]) -> int:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
     return max(0, before - os.fstat(fd).st_blocks) * 512
+
+
+def reserve(fd: int, offset: int, size: int) -> None:
+    """Have the disk set aside blocks for these bytes; the file does not become longer. Raises OSError."""
+    if _FALLOCATE(fd, _KEEP_SIZE, offset, size):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def is_alone(fd: int) -> bool:

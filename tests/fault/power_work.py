@@ -220,7 +220,7 @@ def examine(data_dir: Path, promises: Promises, draw: random.Random) -> None:
 
 
 def examine_without_index(data_dir: Path, promises: Promises) -> None:
-    """The index is lost after the store's end, whatever that was, and made again, twice."""
+    """The index is lost after the store's end, whatever that was, and made again, twice: that may be interrupted."""
     if "store" not in promises.must:
         return
     layout = DataDir(data_dir)

@@ -205,6 +205,24 @@ def test_what_is_pending_or_claimed_or_committed_meanwhile_stays(store: Store) -
     assert store.reclaimer.sweep(lambda found: False).chunks == 3  # nobody relies on them any more
 
 
+def test_what_a_publish_claimed_outlives_its_end_until_older_decisions_are_done(store: Store) -> None:
+    one, two, dead = (RNG.randbytes(20_000) for _ in range(3))
+    put(store, one, two, dead)
+    with store.reclaimer.marking():  # what is live was found out before the publishes ended
+        for relied_on in (one, two):
+            with store.reclaimer.new_claims() as claims:
+                claims.mark([chunk_id(relied_on)])
+        store.reclaimer.reclaim()
+        assert store.reclaimer.sweep(lambda found: False).chunks == 1
+    store.reclaimer.reclaim()
+    with store.reclaimer.new_claims() as claims:
+        assert store.reclaimer.drop([chunk_id(one)]).chunks == 1
+        claims.mark([chunk_id(one)])  # it was looked up just before that
+    store.reclaimer.reclaim()
+    assert [is_right(store, data) for data in (one, two, dead)] == [True, True, False]
+    assert store.reclaimer.sweep(lambda found: False).chunks == 2  # nobody relies on them any more
+
+
 def test_what_is_being_sent_stays_until_it_was_sent(store: Store) -> None:
     sent, other = RNG.randbytes(50_000), RNG.randbytes(50_000)
     put(store, sent, other)
