@@ -64,8 +64,8 @@ def memory(pids: Iterable[int]) -> int:
 
 
 class Watch:
-    """Looks at the memory of a process every second while it is entered: `most` of its own, and `most_together` with
-    those that it started, in bytes."""
+    """Looks at the memory of a process three times a second while it is entered: `most` of its own, and
+    `most_together` with those that it started, in bytes."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -87,7 +87,7 @@ class Watch:
             own = memory([self._pid])
             self.most = max(self.most, own)
             self.most_together = max(self.most_together, own + memory(tree(self._pid) - {self._pid}))
-            over = self._over.wait(1)
+            over = self._over.wait(0.3)
 
 
 def _stat(pid: int) -> list[str]:

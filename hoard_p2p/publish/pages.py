@@ -38,7 +38,7 @@ class Pages:
                     raise
                 self._may_direct = False
         self._switch(False)
-        if offset + length < self._size:
+        if not self._may_direct and offset + length < self._size:
             os.posix_fadvise(self._fd, offset + length, len(buffer), os.POSIX_FADV_WILLNEED)
         return fill(self._fd, buffer[:length], offset)
 
