@@ -10,6 +10,7 @@ from hoard_p2p.config import DEFAULT_REPLICAS, Json
 from hoard_p2p.errors import BadRequest, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.descriptors import explained
 from hoard_p2p.node.handover import Copies, hand_over
 from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
@@ -70,6 +71,8 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
         with ExitStack() as held:
             return await _publish(node, dir_fd, options, report, held)
     except OSError as error:  # of the data directory: the source is read by another process
+        if (limit := explained(error, "publish")) is not None:
+            raise limit from error
         raise store_failure(f"nothing was published, {node.settings.data_dir} could not be written", error) from error
 
 

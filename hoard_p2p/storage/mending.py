@@ -99,7 +99,7 @@ class Mender:
         """Unlist a slab that has neither a file nor a listed place."""
         if time.time_ns() - slab.record.created > YOUNG_NS and not slab.path.exists():
             with self._index.write() as txn:
-                chunks.drop_slab(txn, slab.number)
+                chunks.forget_slab(txn, slab.number)
             with suppress(OSError):
                 sidecar_path(slab.path).unlink()
 
@@ -113,10 +113,12 @@ class Mender:
             raise StoreFailed(f"slab {slab.path} cannot be opened: {error}") from error
         try:
             fcntl.flock(data, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            known = contents(slab.path, slab.number)
-            listed = {_extent(one) for one in self.inventory.stored_in({slab.number})}
-            if not known.whole or not listed <= set(known.extents):
-                self._write_sidecar(slab, sorted({*known.extents, *listed}))
+            with self._healer.still() as wounds:  # those will be listed again, and what is not recorded is garbage
+                known = contents(slab.path, slab.number)
+                listed = {_extent(one) for one in self.inventory.stored_in({slab.number})}
+                listed |= {_extent(Stored(*wound)) for wound in wounds(slab.number)}
+                if not known.whole or not listed <= set(known.extents):
+                    self._write_sidecar(slab, sorted({*known.extents, *listed}))
         except BlockingIOError:
             return False
         except OSError as error:

@@ -17,6 +17,7 @@ from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import files, journal, ledger, limits
 from hoard_p2p.storage.chronicle import SETTINGS, held, setting
+from hoard_p2p.storage.condition import Condition
 from hoard_p2p.storage.drops import DROPS, number_of
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import WriterSettings
@@ -31,7 +32,7 @@ from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.reclaim import Reclaimer
 from hoard_p2p.storage.recording import Recorder
 from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
-from hoard_p2p.storage.room import Room, size_of
+from hoard_p2p.storage.room import Room, ahead_of, disk_of, size_of
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.soundness import refuse_lost
 from hoard_p2p.storage.writer import ChunkWriter
@@ -63,6 +64,8 @@ class Store:
         self.mender = Mender(self._index, data_dir, self.healer)
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
+        self.condition = Condition(data_dir, self.room)
+        self._index.keep_ahead(ahead_of(self.capacity(), disk_of(data_dir.path)))
         self.life = LifeTables(self._index, self.recorder)
         self._writers: list[ChunkWriter] = []
         self.reclaimer = Reclaimer(
@@ -158,7 +161,7 @@ class Store:
             return handle
         except OSError as error:
             with self._index.write() as txn:
-                chunks.drop_slab(txn, slab)
+                chunks.forget_slab(txn, slab)
             raise store_failure(f"no new slab in {self._layout.slabs}", error) from error
 
     def grant(self, size: int) -> None:
@@ -256,6 +259,7 @@ class Store:
     def set_capacity(self, size: int) -> None:
         self.choose(limits.CAPACITY, limits.encode_capacity(size))
         self.room.limit(capacity=size)
+        self._index.keep_ahead(ahead_of(size, disk_of(self.data_dir)))
 
     def meta(self, name: bytes) -> bytes | None:
         """A value of the index's table META."""

@@ -48,10 +48,12 @@ def test_a_node_without_a_free_descriptor_says_so_and_recovers_while_mounts_read
     source, point = new_directory("s"), new_directory("m")
     (source / "file").write_bytes(secrets.token_bytes(3 << 20))
     user = limited(node, "nofile=1024")
-    user.mount(user.publish(source), point)
+    snapshot = user.publish(source)
     (source / "more").write_bytes(secrets.token_bytes(1 << 20))
     opened = Path(f"/proc/{node.pid}/fd")
+    user.mount(snapshot, point)
     with ExitStack() as hogs:
+        hogs.callback(user.umount, point)
 
         def crowd() -> bool:
             hogs.enter_context(framing.connect(node.data_dir))
@@ -63,7 +65,6 @@ def test_a_node_without_a_free_descriptor_says_so_and_recovers_while_mounts_read
         assert f"no file descriptor is left (this process may have {NODE_FILES})" in refused.stderr
         assert (point / "file").read_bytes() == (source / "file").read_bytes()
     user.publish(source)
-    user.umount(point)
 
 
 @pytest.mark.parametrize("command", ["up", "mount"])
@@ -84,10 +85,12 @@ def test_with_little_address_space_a_mount_reads_through_its_node_and_a_node_say
     (source / "file").write_bytes(secrets.token_bytes(3 << 20))
     poor = limited(node, f"as={900 << 20}")
     poor.mount(node.publish(source), point)
-    assert (point / "file").read_bytes() == (source / "file").read_bytes()
-    (mount,) = node.json("status")["mounts"]
-    assert mount["reads"] == "through the node" and "ulimit -v" in mount["reads_reason"]
-    poor.umount(point)
+    try:
+        assert (point / "file").read_bytes() == (source / "file").read_bytes()
+        (mount,) = node.json("status")["mounts"]
+        assert mount["reads"] == "through the node" and "ulimit -v" in mount["reads_reason"]
+    finally:
+        poor.umount(point)
     poor.data_dir = new_directory("another")
     refused = poor.hoard("up", "--listen", "127.0.0.1:0", "--discovery", "none", check=False)
     assert refused.returncode == 1

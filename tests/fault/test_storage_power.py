@@ -1,4 +1,5 @@
-"""The power goes while a real store works: whatever the disk kept, the store opens, is right, and works on."""
+"""The power goes while a real store works: whatever the disk kept, the store opens, is right, and works on; the same if
+its index is deleted then and made again."""
 
 import os
 import random
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.power_work import Promises, examine
+from tests.fault.power_work import Promises, examine, examine_without_index
 from tests.fault.powerdisk import Fate, Log
 from tests.fault.powerfs import powered
 
@@ -29,9 +30,14 @@ def record(mountpoint: Path, seed: int, actions: int) -> Log:
 
 
 def cut_power(log: Log, cut: int, fate: Fate, directory: Path, draw: random.Random) -> None:
-    """Open the store from what is left, twice, and let it work in between."""
-    log.after(cut, fate, draw).build(directory)
-    examine(directory / "data", Promises(log.marks(cut)), draw)
+    """Open the store from what is left, twice, and let it work in between; now and then without its index."""
+    disk = log.after(cut, fate, draw)
+    disk.build(directory)
+    promises = Promises(log.marks(cut))
+    examine(directory / "data", promises, draw)
+    if draw.random() < 0.4:
+        disk.build(directory / "again")
+        examine_without_index(directory / "again" / "data", promises)
 
 
 def cut_often(log: Log, seed: int, cuts: int, directory: Path) -> None:

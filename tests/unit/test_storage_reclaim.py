@@ -1,5 +1,6 @@
 """Space is given back once nobody can read there any more, block by block, and never under anybody's feet."""
 
+import itertools
 import mmap
 import os
 import random
@@ -205,6 +206,24 @@ def test_what_is_pending_or_claimed_or_committed_meanwhile_stays(store: Store) -
     assert store.reclaimer.sweep(lambda found: False).chunks == 3  # nobody relies on them any more
 
 
+def test_what_a_publish_claimed_outlives_its_end_until_older_decisions_are_done(store: Store) -> None:
+    one, two, dead = (RNG.randbytes(20_000) for _ in range(3))
+    put(store, one, two, dead)
+    with store.reclaimer.marking():  # what is live was found out before the publishes ended
+        for relied_on in (one, two):
+            with store.reclaimer.new_claims() as claims:
+                claims.mark([chunk_id(relied_on)])
+        store.reclaimer.reclaim()
+        assert store.reclaimer.sweep(lambda found: False).chunks == 1
+    store.reclaimer.reclaim()
+    with store.reclaimer.new_claims() as claims:
+        assert store.reclaimer.drop([chunk_id(one)]).chunks == 1
+        claims.mark([chunk_id(one)])  # it was looked up just before that
+    store.reclaimer.reclaim()
+    assert [is_right(store, data) for data in (one, two, dead)] == [True, True, False]
+    assert store.reclaimer.sweep(lambda found: False).chunks == 2  # nobody relies on them any more
+
+
 def test_what_is_being_sent_stays_until_it_was_sent(store: Store) -> None:
     sent, other = RNG.randbytes(50_000), RNG.randbytes(50_000)
     put(store, sent, other)
@@ -317,3 +336,23 @@ def test_a_damaged_place_that_awaits_good_bytes_is_neither_punched_nor_unlinked(
     assert not found.complete  # what was dropped is not healed
     store.reclaimer.leftovers()
     assert all(is_right(store, data) for data in FILE[3:])
+
+
+def test_chunks_are_healed_while_a_slab_is_looked_through_and_then_it_is_looked_at_again(store: Store) -> None:
+    slab = put_file(store)
+    hurt, late = FILE[3], FILE[5]
+    for data in (hurt, late):
+        assert store.quarantine(chunk_id(data), place_of(store, data))
+    number, looks = place_of(store, FILE[0]).slab, itertools.count(1)
+
+    def look() -> int:
+        look = next(looks)
+        if look == 1:
+            assert store.heal(chunk_id(hurt), hurt) is not None
+        return look
+
+    found, wounds = store.healer.steady(number, look)
+    assert (found, [identifier for identifier, _ in wounds]) == (2, [chunk_id(late)])
+    store.reclaimer.leftovers()
+    assert is_right(store, hurt)
+    assert holds(slab, late, 5 * PART)
