@@ -214,14 +214,15 @@ class Freeing:
 
     def listed(self, slab: Slab, told: Kept | None = None) -> Iterator[tuple[Sequence[Extent], Sequence[Extent]]]:
         """What the sidecar of a slab has, and what of that the index lists, piece by piece. The sidecar never omits
-        what the index lists; if it is damaged the whole index is looked through, too, and `told` is told."""
-        count = 0
+        what the index lists; if it is damaged the whole index is looked through, too, and `told` is told. What a mount
+        may read of a file slab counts as listed as long as somebody has it open."""
+        count, repeats = 0, slab.record.kind is SlabKind.FILE and not self.is_alone(slab)
         try:
             with sidecar_path(slab.path).open("rb") as file:
                 rest = sidecar.scan(file.fileno())
                 while piece := list(itertools.islice(rest, PIECE)):
                     count += len(piece)
-                    yield piece, self._reader.committed(piece, repeats=slab.record.kind is SlabKind.FILE)
+                    yield piece, self._reader.committed(piece, repeats=repeats)
                 if count == sidecar.count(file.fileno()):
                     return
                 log.info("%d records of the sidecar of slab %d count", count, slab.number)
