@@ -257,6 +257,7 @@ class Retention:
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
+            node.catalogs.forget_all_but({record.id for record in node.names.known()})
             if thorough:
                 outcome.reclaimed += (await self.thread(node.store.reclaimer.leftovers)).bytes
             await self.settle(outcome)
@@ -287,10 +288,13 @@ class Retention:
         found = await self.thread(collecting.marks, node.store, sorted(wanted), must & wanted)
         for snapshot in found.unread:
             found.add_open(await self._readable(snapshot))
+        for snapshot in found.partly:
+            if (opened := node.catalogs.peek(snapshot)) is not None:  # in memory, if not on the disk
+                found.add_open(opened)
         keys = set() if dry_run else await self.thread(collecting.file_keys, node.store, found)
         async with self._turn:
-            if node.leases.leased() - gone - wanted:
-                raise collecting.Interrupted  # what came meanwhile is not marked
+            if node.leases.leased() - gone - found.marked:
+                raise collecting.Interrupted  # in use since just now, and not marked, or not all of it
             dropped = await self.thread(
                 lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, dry_run=dry_run)
             )
