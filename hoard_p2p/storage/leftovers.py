@@ -16,6 +16,7 @@ from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import sidecar
 from hoard_p2p.storage.allowance import STEP
 from hoard_p2p.storage.freeing import Freeing, Held, Kept, Slab, slab_space, try_lock, unlink_slab
+from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index
 from hoard_p2p.storage.layout import DataDir, sidecar_path
 from hoard_p2p.storage.reader import StoreReader
@@ -37,12 +38,21 @@ class Leftovers:
     """One pass over `slabs/`. For one thread at a time."""
 
     def __init__(
-        self, index: Index, reader: StoreReader, layout: DataDir, *, freeing: Freeing, room: Room, unlist: Unlist
+        self,
+        index: Index,
+        reader: StoreReader,
+        layout: DataDir,
+        *,
+        freeing: Freeing,
+        healer: Healer,
+        room: Room,
+        unlist: Unlist,
     ) -> None:
         self._index = index
         self._reader = reader
         self._layout = layout
         self._freeing = freeing
+        self._healer = healer
         self._room = room
         self._unlist = unlist
 
@@ -115,8 +125,10 @@ class Leftovers:
         path = sidecar_path(slab.path)
         header = sidecar.SidecarHeader(slab.number, slab.record.start, slab.record.size, slab.record.kind)
         before = slab_space(slab.path)
-        with self._freeing.listable(slab, sound=sound) as pieces:
-            sidecar.write_anew(path, header, pieces)
+        _, wounds = self._healer.steady(
+            slab.number, lambda: sidecar.draft(path, header, self._freeing.listable(slab, sound=sound))
+        )
+        sidecar.settle(path, [Extent(*place[:3], hurt) for hurt, place in wounds])
         size = before - slab_space(slab.path)
         self._room.freed(size)
         return size

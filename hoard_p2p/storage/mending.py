@@ -130,9 +130,9 @@ class Mender:
     def _write_sidecar(self, slab: Slab, extents: Sequence[Extent]) -> None:
         path = sidecar_path(slab.path)
         size = slab.record.size if slab.record.kind is SlabKind.FILE else 0
-        sidecar.write_anew(
-            path, sidecar.SidecarHeader(slab.number, slab.record.start, size, slab.record.kind), [extents]
-        )
+        header = sidecar.SidecarHeader(slab.number, slab.record.start, size, slab.record.kind)
+        sidecar.draft(path, header, [extents])
+        sidecar.settle(path)
         log.info("the sidecar of slab %d was written anew, %d records", slab.number, len(extents))
 
 

@@ -74,7 +74,9 @@ class Reclaimer:
         self._limbo = Limbo(index, clock)
         self._new_writer = new_writer
         self._freeing = Freeing(index, reader, layout, healer=healer, limbo=self._limbo, room=room)
-        self._leftovers = Leftovers(index, reader, layout, freeing=self._freeing, room=room, unlist=self._unlist_all)
+        self._leftovers = Leftovers(
+            index, reader, layout, freeing=self._freeing, healer=healer, room=room, unlist=self._unlist_all
+        )
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # who gives space back does it alone
         self.making = threading.Lock()

@@ -57,18 +57,28 @@ def encode_records(extents: Sequence[Extent]) -> bytes:
     return bytes(out)
 
 
-def write_anew(path: Path, header: SidecarHeader, pieces: Iterable[Sequence[Extent]]) -> None:
-    """Replace a sidecar, in one step, by one that lists `pieces`. For who has its slab's lock. Raises OSError; then
-    the old one is there still, or the new one."""
-    fresh = path.with_name(path.name + FRESH)
-    with open(fresh, "wb", opener=_private) as file:
+def draft(path: Path, header: SidecarHeader, pieces: Iterable[Sequence[Extent]]) -> None:
+    """Begin (again) to write a sidecar anew, beside the old one. For who has its slab's lock. Raises OSError."""
+    with open(_fresh(path), "wb", opener=_private) as file:
         file.write(encode_header(header))
         for extents in pieces:
             file.write(encode_records(extents))
+
+
+def settle(path: Path, more: Sequence[Extent] = ()) -> None:
+    """Put what `draft` wrote, and `more`, in the place of the old one, in one step. Raises OSError; then the old one is
+    there still, or the new one."""
+    fresh = _fresh(path)
+    with fresh.open("ab") as file:
+        file.write(encode_records(more))
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
     sync_path(path.parent)
+
+
+def _fresh(path: Path) -> Path:
+    return path.with_name(path.name + FRESH)
 
 
 def _private(path: str, flags: int) -> int:
