@@ -173,6 +173,7 @@ def test_gc_collects_what_was_removed_and_nothing_that_lives(tmp_path: Path) -> 
             assert used - node.store.room.used >= 11 * MIB
             assert await segments_here(node, stays) == before
             assert await node.open_local(stays) is not None
+            assert node.catalogs.peek(goes) is None
             assert (await node.retention.gc()).chunks == 0, "there is nothing more to collect"
 
     run(main)
@@ -206,6 +207,41 @@ def test_nothing_is_collected_while_a_catalog_that_must_be_read_cannot(tmp_path:
             assert before
 
     run(main)
+
+
+def test_what_is_used_while_it_is_looked_what_lives_is_not_swept_for_want_of_its_catalog(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node, asyncio.TaskGroup() as group:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+            opened = await node.open(snapshot)
+            chunks = [opened.catalog.chunk_id(number) for number in range(opened.catalog.chunks)]
+            await lose_catalog(node, snapshot)
+            assert (await node.retention.gc()).chunks == 0, "it is open, in memory"
+            node.catalogs.forget_all_but(())
+            turn = node.retention._turn
+            await turn.acquire()
+            sweep = group.create_task(refused_sweep(node))
+            await until(lambda: bool(turn._waiters))
+            with node.leases.held(snapshot, "about to be mounted"):
+                turn.release()
+                await sweep
+            assert None not in node.reader.places(chunks)
+
+    run(main)
+
+
+async def refused_sweep(node: Node) -> None:
+    with pytest.raises(Unavailable):
+        await node.retention.gc(thorough=False)
+
+
+async def lose_catalog(node: Node, snapshot: SnapshotId) -> None:
+    """Its catalog is damaged on this disk, and this node is no home of it."""
+    opened = await node.open(snapshot)
+    for catalog_run in opened.root.catalog_runs:
+        for place in node.reader.places_of(catalog_run.chunk_id):
+            await node.blocking(node.store.quarantine, catalog_run.chunk_id, place)
+    await node.blocking(node.store.life.drop_holds, snapshot, node.store.holds(snapshot))
 
 
 def test_rm_is_refused_while_another_node_uses_the_snapshot(tmp_path: Path) -> None:
