@@ -51,7 +51,7 @@ _CLEAR = "\x1b[H\x1b[J"
     default=None,
     metavar="SIZE",
     help="What this node may take of the disk, for instance 500GiB; nodes with more are home of more data "
-    "[default: as before, at the first start 80 % of the free space].",
+    "[default: as before, at the first start 80 % of the free space, or less if the floor is higher].",
 )
 @click.option(
     "--floor",

@@ -49,6 +49,11 @@ class Relief:
         self._vain_until = 0.0
         self._collected = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for room."""
+        return self._freeing.locked()
+
     async def keep_headroom(self) -> None:
         """Evict if too little is left for what arrives."""
         room = self._node.store.room

@@ -34,6 +34,10 @@ REST_SECONDS = 1.0
 _SECTOR = 512
 
 
+CAPACITY_SHARE = 0.8
+"""Of the space that is free at the first start, where no capacity was chosen."""
+
+
 class Disk(NamedTuple):
     """A file system: its bytes, and those that an ordinary user may still write."""
 
@@ -251,6 +255,11 @@ def disk_of(path: Path) -> Disk:
     """Raises OSError."""
     found = os.statvfs(path)
     return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def default_capacity(disk: Disk, floor: int) -> int:
+    """Bytes that a store may take that was told nothing: no more than the floor lets it have."""
+    return max(0, min(int(disk.free * CAPACITY_SHARE), disk.free - floor))
 
 
 def size_of(directory: Path, *leave_out: Path) -> int:
