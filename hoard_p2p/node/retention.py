@@ -64,7 +64,7 @@ class Retention:
         self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
         self._failed: set[SnapshotId] = set()
         self._wake = asyncio.Event()
-        self._collected = self._decisions = 0
+        self._collected = self._decisions = self._failures = 0
         self._due = 0.0
         self._claims: Claims | None = None
         self.waiting: Reclaimed = Reclaimed(0)
@@ -93,7 +93,7 @@ class Retention:
         self._due = time.monotonic() + START_SECONDS
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK):
+                async with asyncio.timeout(min(TICK, max(0.0, self._due - time.monotonic()))):
                     await self._wake.wait()
             self._wake.clear()
             try:
@@ -126,9 +126,23 @@ class Retention:
         for snapshot in [failed for failed in self._failed if not self._node.leases.users(failed)]:
             self._failed.discard(snapshot)
             await self.thread(self._node.names.forget, snapshot)
-        if self._node.names.removals != self._collected:
-            self._collected = self._node.names.removals
+        if (ended := self.ended()) != self._collected:
+            self._collected = ended
             self.soon()
+
+    def ended(self) -> int:
+        """Counts what left something to collect: snapshots that went, publishes that failed. For any thread."""
+        return self._node.names.removals + self._failures
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """For all of a publish: what it stored before it failed, or was cancelled, is wanted by nobody."""
+        try:
+            yield
+        except BaseException:
+            self._failures += 1
+            self._wake.set()
+            raise
 
     def soon(self) -> None:
         """Something ended: collect before long."""

@@ -133,6 +133,16 @@ def test_the_floor_leaves_others_their_part_of_the_disk(place: Path, roomy: Mach
     assert node.call("capacity", floor="0")["floor_setting"] == "0"
 
 
+def test_what_a_failed_publish_stored_makes_room_at_once_and_goes_by_itself(place: Path, roomy: Machine) -> None:
+    large, fits = source(place / "overflow", 90 * MIB, 45), source(place / "fits", 30 * MIB, 15)
+    node = emptied(roomy)
+    node.call("capacity", size=60 * MIB)
+    assert node.hoard("publish", "--try", os.fspath(large), check=False).returncode == 1
+    node.publish(fits)
+    assert node.hoard("publish", "--try", os.fspath(large), check=False).returncode == 1
+    wait_until(lambda: du(node.data_dir) < 40 * MIB, "nobody wants it")
+
+
 @pytest.mark.fuse
 def test_nothing_is_written_outside_the_data_directory(place: Path, roomy: Machine, elsewhere: dict[str, Path]) -> None:
     data = source(place / "inside", 6 * MIB, 3)
