@@ -12,6 +12,7 @@ from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import ChunkUnavailable, Corrupt
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.node.catalogs import OpenSnapshot
+from hoard_p2p.node.course import Course
 from hoard_p2p.node.keeping import file_runs
 from hoard_p2p.node.marking import Ids, LiveIds, catalog_ids, ids_in, load_catalog, stored_ids
 from hoard_p2p.storage.reader import StoreReader
@@ -86,14 +87,16 @@ def _what_is_known(root: Root, reader: StoreReader) -> Iterator[bytes]:
         yield b"" if root.catalog_list is None else root.catalog_list.chunk_id
 
 
-def sweep(store: Store, found: Marks, interrupted: Callable[[], bool], *, dry_run: bool) -> Dropped:
+def sweep(store: Store, found: Marks, interrupted: Callable[[], bool], course: Course, *, dry_run: bool) -> Dropped:
     """Blocking. Drop every chunk that is not marked, or count them. Raises Interrupted, what marking raises (then what
     was not looked at yet stays), StoreFailed."""
     live = LiveIds(found.sources, found.count)
+    course.begin("looking through the index, percent", 100)
 
     def is_live(identifier: bytes) -> bool:
         if interrupted():
             raise Interrupted
+        course.passed(identifier)
         return live(identifier)
 
     return _count(store, is_live) if dry_run else store.reclaimer.sweep(is_live)
@@ -128,3 +131,13 @@ def _keys_in(catalog: Catalog) -> Iterator[bytes]:
 def drop_redundant(store: Store, living: set[bytes]) -> Dropped:
     """Blocking. From slabs of files that no marked snapshot has, drop what lies elsewhere, too."""
     return store.reclaimer.drop_redundant(slab for key, slab in store.life.file_slabs() if key not in living)
+
+
+def leftovers(store: Store, course: Course) -> int:
+    """Blocking. See `Reclaimer.leftovers`; the bytes that are back on the disk."""
+    size = 0
+    course.begin("tidying slabs", sum(1 for _ in (store.data_dir / "slabs").glob("*.slab")))
+    for number, freed in enumerate(store.reclaimer.leftover_steps(), 1):
+        size += freed
+        course.rest(number)
+    return size

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import decode as decode_root
-from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkUnavailable, Corrupt, Refused, SnapshotUnknown
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.node import vouching
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.collecting import ids_of_open
+from hoard_p2p.node.course import Report, silent
 from hoard_p2p.node.marking import SharedIds, load_catalog, stored_ids
 from hoard_p2p.node.vouching import Promises, Vouched
 from hoard_p2p.printing import size_text
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hoard_p2p.node.app import Node
 
 T = TypeVar("T")
-Report = Callable[[dict[str, Json]], Awaitable[None]]
 
 BATCH = 256
 """Segments that are asked for and dropped in one go: at most `wire_life.MAX_VOUCHED`."""
@@ -44,10 +43,6 @@ class Outcome:
     reclaimed: int = 0
     removed: list[SnapshotId] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-
-
-async def silent(_report: dict[str, Json]) -> None:
-    """Nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -107,11 +102,10 @@ class Evictor:
         ids = self._ids(batch, vouched.segments - self.promises.kept(self.snapshot))
         return Going(len(ids), sum(ids.values()))
 
-    def drop(self, batch: Batch, vouched: Vouched, now: float) -> Going:
-        """Blocking. Drop what is vouched for, unless that is too old by `now` (of the monotonic clock), or this node
-        promised to keep it."""
+    def drop(self, batch: Batch, vouched: Vouched) -> Going:
+        """Blocking. Drop what is vouched for, unless that is too old by now, or this node promised to keep it."""
         with self.promises.deciding:
-            if now > vouched.until:
+            if time.monotonic() > vouched.until:  # this thread may have waited for its turn
                 return Going(0, 0)
             segments = vouched.segments - self.promises.kept(self.snapshot)
             if not segments:
@@ -216,12 +210,12 @@ class Evictions:
         if dry_run:
             return evictor.going(batch, vouched)
         async with self._turn:
-            self.refuse_needed(snapshot)
             with self._node.retention.deciding():
                 await self.thread(self._cover, evictor)
+                self.refuse_needed(snapshot)
                 if self._node.leases.leased() - evictor.covered:
                     raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
-                going = await self.thread(evictor.drop, batch, vouched, time.monotonic())
+                going = await self.thread(evictor.drop, batch, vouched)
         self._node.held.forget()
         return going
 

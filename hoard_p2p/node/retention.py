@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hoard_p2p.errors import Corrupt, HoardError, SnapshotUnknown, StoreFailed, Unavailable
@@ -18,7 +19,8 @@ from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.node import collecting, removal
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import OpenSnapshot
-from hoard_p2p.node.evicting import Evictions, Outcome, Report, silent
+from hoard_p2p.node.course import Course, Report, silent
+from hoard_p2p.node.evicting import Evictions, Outcome
 from hoard_p2p.node.mountleases import MountLeases, Seen
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.relieving import Evictable, Relief
@@ -62,7 +64,7 @@ class Retention:
         self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
         self._failed: set[SnapshotId] = set()
         self._wake = asyncio.Event()
-        self._collected = self._decisions = 0
+        self._collected = self._decisions = self._failures = 0
         self._due = 0.0
         self._claims: Claims | None = None
         self.waiting: Reclaimed = Reclaimed(0)
@@ -91,7 +93,7 @@ class Retention:
         self._due = time.monotonic() + START_SECONDS
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK):
+                async with asyncio.timeout(min(TICK, max(0.0, self._due - time.monotonic()))):
                     await self._wake.wait()
             self._wake.clear()
             try:
@@ -108,7 +110,7 @@ class Retention:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + GC_EVERY
-            await self.gc()
+            await self.gc(course=Course(gently=lambda: not self._relief.busy))
         await self._relief.keep_headroom()
         await self._reclaim()
 
@@ -124,9 +126,23 @@ class Retention:
         for snapshot in [failed for failed in self._failed if not self._node.leases.users(failed)]:
             self._failed.discard(snapshot)
             await self.thread(self._node.names.forget, snapshot)
-        if self._node.names.removals != self._collected:
-            self._collected = self._node.names.removals
+        if (ended := self.ended()) != self._collected:
+            self._collected = ended
             self.soon()
+
+    def ended(self) -> int:
+        """Counts what left something to collect: snapshots that went, publishes that failed. For any thread."""
+        return self._node.names.removals + self._failures
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """For all of a publish: what it stored before it failed, or was cancelled, is wanted by nobody."""
+        try:
+            yield
+        except BaseException:
+            self._failures += 1
+            self._wake.set()
+            raise
 
     def soon(self) -> None:
         """Something ended: collect before long."""
@@ -228,53 +244,55 @@ class Retention:
         """What goes is found out and dropped inside this block: what is committed meanwhile stays, and what a fetch or
         a publish finds here meanwhile."""
         reclaimer = self._node.store.reclaimer
+        if not self._decisions and self._claims is not None:
+            self._claims.close()  # what was found for an earlier decision need not stay now
+            self._claims = None
         self._decisions += 1
         try:
             with reclaimer.marking():
-                if self._claims is None:
-                    self._claims = self._node.keeper.claims = reclaimer.new_claims()
+                self._claims = self._node.keeper.claims = self._claims or reclaimer.new_claims()
                 yield
         finally:
             self._decisions -= 1
 
     # --- gc
 
-    async def gc(self, *, dry_run: bool = False, thorough: bool = True, report: Report = silent) -> Outcome:
+    async def gc(self, *, dry_run: bool = False, thorough: bool = True, course: Course | None = None) -> Outcome:
         """Collect what no living snapshot holds; if `thorough`, also what crashes left, which is slow.
 
         Raises Unavailable, and drops nothing, while the catalog of a snapshot that this node must keep cannot be read,
         or if mounts keep coming; StoreFailed."""
-        node, outcome = self._node, Outcome()
+        node, outcome, course = self._node, Outcome(), course or Course()
         ended = await removal.end_expired(node, time.time_ns(), dry_run=dry_run)
         gone = {record.id for record in (*ended.removed, *ended.forgotten)}
         outcome.removed += [record.id for record in ended.removed]
         outcome.kept += ended.waiting
-        await report({"phase": "collecting"})
         with self.deciding():
-            dropped = await self._sweep(gone, dry_run=dry_run)
+            dropped = await self._sweep(gone, course, dry_run=dry_run)
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
             if thorough:
-                outcome.reclaimed += (await self.thread(node.store.reclaimer.leftovers)).bytes
+                tidy = partial(collecting.leftovers, node.store, course)
+                outcome.reclaimed += await course.follow(self._executor, tidy)
             await self.settle(outcome)
             await self.thread(Shelf(node.settings.data_dir).clear, node.names)
         return outcome
 
-    async def would_free(self, snapshot: SnapshotId) -> Outcome:
+    async def would_free(self, snapshot: SnapshotId, course: Course) -> Outcome:
         """What the removal of a snapshot would free on this node. Raises as `gc`."""
-        dropped = [await self._sweep(gone, dry_run=True) for gone in (set[SnapshotId](), {snapshot})]
+        dropped = [await self._sweep(gone, course, dry_run=True) for gone in (set[SnapshotId](), {snapshot})]
         return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
 
-    async def _sweep(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
+    async def _sweep(self, gone: set[SnapshotId], course: Course, *, dry_run: bool) -> Dropped:
         for _ in range(SWEEP_TRIES):
             try:
-                return await self._sweep_once(gone, dry_run=dry_run)
+                return await self._sweep_once(gone, course, dry_run=dry_run)
             except collecting.Interrupted:
                 await asyncio.sleep(RECLAIM_PAUSE)
         raise Unavailable("not all was collected: snapshots kept being mounted meanwhile; try again: hoard gc")
 
-    async def _sweep_once(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
+    async def _sweep_once(self, gone: set[SnapshotId], course: Course, *, dry_run: bool) -> Dropped:
         """Raises Interrupted."""
         node = self._node
         living = [record for record in node.names.known() if record.id not in gone]
@@ -289,8 +307,9 @@ class Retention:
         async with self._turn:
             if node.leases.leased() - gone - wanted:
                 raise collecting.Interrupted  # what came meanwhile is not marked
-            dropped = await self.thread(
-                lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, dry_run=dry_run)
+            dropped = await course.follow(
+                self._executor,
+                lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, course, dry_run=dry_run),
             )
             if not dry_run:
                 more = await self.thread(collecting.drop_redundant, node.store, keys)

@@ -108,10 +108,13 @@ def add_extents(txn: Transaction, extents: Iterable[Extent]) -> None:
     quarantines = txn.count(Table.GENERATIONS) > 0
     for slab, offset, length, chunk_id in sorted(extents, key=lambda extent: extent.chunk_id):
         raw = txn.get(Table.CHUNKS, chunk_id)
+        last = txn.get(Table.GENERATIONS, chunk_id) if quarantines else None
+        if raw is None and last is None:  # nearly always: a publish lists many thousand a second
+            txn.put(Table.CHUNKS, chunk_id, encode_places((Place(slab, offset, length, 1),)))
+            continue
         places = decode_places(raw) if raw else []
         if len(places) >= MAX_PLACES or any((p.slab, p.offset) == (slab, offset) for p in places):
             continue
-        last = txn.get(Table.GENERATIONS, chunk_id) if quarantines else None
         generation = next_generation([p.generation for p in places], last)
         txn.put(Table.CHUNKS, chunk_id, encode_places([*places, Place(slab, offset, length, generation)]))
         if last:

@@ -16,6 +16,7 @@ from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import sidecar
 from hoard_p2p.storage.allowance import STEP
 from hoard_p2p.storage.freeing import Freeing, Held, Kept, Slab, slab_space, try_lock, unlink_slab
+from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index
 from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
 from hoard_p2p.storage.reader import StoreReader
@@ -38,12 +39,21 @@ class Leftovers:
     """One pass over `slabs/`. For one thread at a time."""
 
     def __init__(
-        self, index: Index, reader: StoreReader, layout: DataDir, *, freeing: Freeing, room: Room, unlist: Unlist
+        self,
+        index: Index,
+        reader: StoreReader,
+        layout: DataDir,
+        *,
+        freeing: Freeing,
+        healer: Healer,
+        room: Room,
+        unlist: Unlist,
     ) -> None:
         self._index = index
         self._reader = reader
         self._layout = layout
         self._freeing = freeing
+        self._healer = healer
         self._room = room
         self._unlist = unlist
 
@@ -117,10 +127,18 @@ class Leftovers:
         fresh = path.with_name(path.name + FRESH)
         header = sidecar.SidecarHeader(slab.number, slab.record.start, slab.record.size, slab.record.kind)
         before = slab_space(slab.path)
-        with self._freeing.listable(slab, sound=sound) as pieces, fresh.open("wb") as file:
-            file.write(sidecar.encode_header(header))
-            for extents in pieces:
-                file.write(sidecar.encode_records(extents))
+
+        def write() -> None:
+            with fresh.open("wb") as file:
+                file.write(sidecar.encode_header(header))
+                for extents in self._freeing.listable(slab, sound=sound):
+                    file.write(sidecar.encode_records(extents))
+                file.flush()
+                os.fsync(file.fileno())
+
+        _, wounds = self._healer.steady(slab.number, write)
+        with fresh.open("ab") as file:
+            file.write(sidecar.encode_records([Extent(*place[:3], hurt) for hurt, place in wounds]))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)  # nobody else has it open to append: the slab is locked

@@ -23,7 +23,7 @@ from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
 
 SHARED_SIZE = 1 << 30
 BLOCK = 4096
-SMALL_RUN = 64 << 10
+SMALL_RUN = 256 << 10
 """Chunks under a block are packed into runs of this size, so that they do not push others off the boundaries."""
 RESERVE = 16 << 20
 """A shared slab reserves space this far ahead: few calls for a busy writer, little waste for an idle one."""

@@ -74,7 +74,9 @@ class Reclaimer:
         self._limbo = Limbo(index, clock)
         self._new_writer = new_writer
         self._freeing = Freeing(index, reader, layout, healer=healer, limbo=self._limbo, room=room)
-        self._leftovers = Leftovers(index, reader, layout, freeing=self._freeing, room=room, unlist=self._unlist_all)
+        self._leftovers = Leftovers(
+            index, reader, layout, freeing=self._freeing, healer=healer, room=room, unlist=self._unlist_all
+        )
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # who gives space back does it alone
         self.making = threading.Lock()
@@ -111,7 +113,7 @@ class Reclaimer:
         this block: what is live may be found out meanwhile."""
         if self._turn.acquire(blocking=False):
             try:
-                self._free_claims()
+                self._free_claims(merge=False)  # that takes some ms, and this may be the event loop
             finally:
                 self._turn.release()
         with self._lock:
@@ -185,7 +187,7 @@ class Reclaimer:
         with self._turn:
             for batch in self._limbo.settle():
                 self._limbo.free(self._unclaimed(list(batch.extents.all())))
-            self._free_claims()
+            self._free_claims(merge=True)
             size = sum(self._give_back(slab) for slab in self._limbo.free_slabs())
             self._freeing.ghosts.look()
         return Reclaimed(size, self._limbo.waiting())
@@ -325,15 +327,18 @@ class Reclaimer:
             self._claims = (*self._claims, claims)
         return claims
 
-    def _free_claims(self) -> None:
+    def _free_claims(self, *, merge: bool) -> None:
         """Free the tables that are closed, once nobody acts on what he found out before, and no dropped place waits to
-        be compared with them; until then as one. Turn held."""
+        be compared with them; until then `merge` them into one. Turn held."""
+        with self._lock:  # in this order: who decides later knows the snapshots of those that have ended by now
+            ended, deciding = [claims for claims in self._claims if claims.closed], self._marking > 0
+        kept = ended[:1] if deciding or self._limbo.unsettled else []
+        if kept and not merge:
+            return
+        for claims in ended[len(kept) :]:
+            if kept:
+                kept[0].absorb(claims)
         with self._lock:
-            ended = [claims for claims in self._claims if claims.closed]
-            kept = ended[:1] if self._marking or self._limbo.unsettled else []
-            for claims in ended[len(kept) :]:
-                if kept:
-                    kept[0].absorb(claims)
             self._claims = (*kept, *(claims for claims in self._claims if claims not in ended))
         for claims in ended[len(kept) :]:
             claims.free()

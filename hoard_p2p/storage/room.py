@@ -28,12 +28,14 @@ UNLIMITED = 1 << 62
 MARGIN_SHARE, MARGIN_MOST = 64, 64 << 20
 """1/64 of the capacity, at most 64 MiB, is never granted: index pages and sidecars are written without asking."""
 
-LEAST_AHEAD = 256 << 10
-
 REST_SECONDS = 1.0
 """How long the size of all but the slabs (index, journal, log, temporary files: a few files) is believed."""
 
 _SECTOR = 512
+
+
+CAPACITY_SHARE = 0.8
+"""Of the space that is free at the first start, where no capacity was chosen."""
 
 
 class Disk(NamedTuple):
@@ -246,16 +248,15 @@ class Room:
         return StoreFull(f"the store is full: {size_text(missing)} are missing; {why}" + (f"; {advice}" * bool(advice)))
 
 
-def ahead_of(capacity: int | None, disk: Disk) -> int:
-    """What the index sets aside of its disk: 1/256 of what the store may take, 256 KiB to 16 MiB."""
-    most = min(disk.size, capacity or disk.size)
-    return max(LEAST_AHEAD, min(most // MARGIN_SHARE, MARGIN_MOST) // 4)
-
-
 def disk_of(path: Path) -> Disk:
     """Raises OSError."""
     found = os.statvfs(path)
     return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def default_capacity(disk: Disk, floor: int) -> int:
+    """Bytes that a store may take that was told nothing: no more than the floor lets it have."""
+    return max(0, min(int(disk.free * CAPACITY_SHARE), disk.free - floor))
 
 
 def size_of(directory: Path, leave_out: Path | None = None) -> int:

@@ -14,6 +14,7 @@ from hoard_p2p.errors import Refused, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, parse_snapshot_id
 from hoard_p2p.node import collecting
 from hoard_p2p.node.app import STORE_THREADS, Node
+from hoard_p2p.node.course import Course
 from hoard_p2p.node.evicting import Outcome
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.publishing import publish
@@ -394,7 +395,9 @@ def test_a_sweep_that_a_mount_interrupts_has_dropped_nothing_that_lives_and_goes
             found = await node.blocking(collecting.marks, node.store, [stays], {stays})
             with pytest.raises(collecting.Interrupted):
                 await node.blocking(
-                    lambda: collecting.sweep(node.store, found, lambda: next(asked) > chunks // 2, dry_run=False)
+                    lambda: collecting.sweep(
+                        node.store, found, lambda: next(asked) > chunks // 2, Course(), dry_run=False
+                    )
                 )
             assert await segments_here(node, stays) == before
             assert (await node.retention.gc()).size > 0

@@ -1,5 +1,6 @@
 """Space is given back once nobody can read there any more, block by block, and never under anybody's feet."""
 
+import itertools
 import mmap
 import os
 import random
@@ -335,3 +336,23 @@ def test_a_damaged_place_that_awaits_good_bytes_is_neither_punched_nor_unlinked(
     assert not found.complete  # what was dropped is not healed
     store.reclaimer.leftovers()
     assert all(is_right(store, data) for data in FILE[3:])
+
+
+def test_chunks_are_healed_while_a_slab_is_looked_through_and_then_it_is_looked_at_again(store: Store) -> None:
+    slab = put_file(store)
+    hurt, late = FILE[3], FILE[5]
+    for data in (hurt, late):
+        assert store.quarantine(chunk_id(data), place_of(store, data))
+    number, looks = place_of(store, FILE[0]).slab, itertools.count(1)
+
+    def look() -> int:
+        look = next(looks)
+        if look == 1:
+            assert store.heal(chunk_id(hurt), hurt) is not None
+        return look
+
+    found, wounds = store.healer.steady(number, look)
+    assert (found, [identifier for identifier, _ in wounds]) == (2, [chunk_id(late)])
+    store.reclaimer.leftovers()
+    assert is_right(store, hurt)
+    assert holds(slab, late, 5 * PART)

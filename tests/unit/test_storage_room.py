@@ -18,7 +18,7 @@ from hoard_p2p.storage.allowance import STEP, Allowance, Loan
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.openslab import BLOCK, FIRST_RESERVE, OpenSlab, make_slab, whole_blocks
-from hoard_p2p.storage.room import Disk, Room
+from hoard_p2p.storage.room import Disk, Room, default_capacity
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
@@ -390,3 +390,8 @@ def test_a_killed_writers_space_is_found_by_a_measure(tmp_path: Path) -> None:
         assert store.room.used - before < MIB and store.room.promised == 0
         assert store.room.measure()
         assert store.room.used - before >= 8 * MIB
+
+
+@pytest.mark.parametrize(("free", "floor", "capacity"), [(1000, 50, 800), (1000, 300, 700), (100, 300, 0)])
+def test_what_a_store_may_take_at_first_leaves_the_floor_free(free: int, floor: int, capacity: int) -> None:
+    assert default_capacity(Disk(6000, free), floor) == capacity

@@ -33,7 +33,7 @@ def entered(handle: SlabHandle) -> OpenSlab:
 def test_chunks_of_a_block_or_more_start_at_block_boundaries_and_small_ones_are_packed() -> None:
     cursor = Cursor(1 << 20)
     assert [cursor.take(length) for length in (5000, 4096, 100, 4095, 8192, 1)] == [
-        0, 8192, 12288, 12388, 77824, 16483,
+        0, 8192, 12288, 12388, 274432, 16483,
     ]  # fmt: skip
 
 
