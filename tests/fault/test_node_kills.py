@@ -21,8 +21,8 @@ from hoard_p2p.storage.store import Store
 from tests.fault.power_work import check_places, check_space
 from tests.system import Machine, exported, machines, tree, wait_until
 
-KILLS = int(os.environ.get("HOARD_NODE_KILLS", "4"))
-SEED = int(os.environ.get("HOARD_NODE_KILLS_SEED", "1"))
+KILLS = int(os.environ.get("HOARD_NODE_KILLS", "2"))
+SEED = int(os.environ.get("HOARD_NODE_KILLS_SEED", "5"))
 PATH = os.pathsep.join(map(os.fspath, (Path(__file__).parent / "dying", Path(__file__).parents[2])))
 STEPS = {
     "publish": {"node": 540, "leader": 80, "worker": 140},
