@@ -19,7 +19,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one ingest took. `cpu`: with all that it started. `stored`: bytes that the store has more afterwards."""
+    """What one ingest took. `cpu`: with all that it started. `stored`: disk space that it takes more afterwards."""
 
     seconds: float
     cpu: float
@@ -67,7 +67,7 @@ def ingest(ingester: Ingester, store: Path, source: Path, name: str) -> Cost:
         _shell(ingester.add, store, source, name)
         subprocess.run(["sync", "-f", store], check=True)
 
-    return measured(work, lambda: apparent_size(store))
+    return measured(work, lambda: disk_usage(store))
 
 
 def measured(work: Callable[[], None], stored: Callable[[], int], cpu: Callable[[], float] | None = None) -> Cost:

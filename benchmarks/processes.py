@@ -1,9 +1,11 @@
 """What processes cost: CPU seconds and memory, from /proc. A process that ended meanwhile counts nothing."""
 
 import os
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -50,14 +52,6 @@ def spent(pid: int) -> float:
     return sum(map(int, _stat(pid)[11:15])) * _TICK
 
 
-def peak_memory(pid: int) -> int:
-    """The most bytes that the process had resident so far."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
 def memory(pids: Iterable[int]) -> int:
     """Proportional set size in bytes: what is shared by several processes counts once."""
     size = 0
@@ -67,6 +61,33 @@ def memory(pids: Iterable[int]) -> int:
                 if line.startswith("Pss:"):
                     size += int(line.split()[1]) << 10
     return size
+
+
+class Watch:
+    """Looks at the memory of a process three times a second while it is entered: `most` of its own, and
+    `most_together` with those that it started, in bytes."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.most = self.most_together = 0
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            own = memory([self._pid])
+            self.most = max(self.most, own)
+            self.most_together = max(self.most_together, own + memory(tree(self._pid) - {self._pid}))
+            over = self._over.wait(0.3)
 
 
 def _stat(pid: int) -> list[str]:

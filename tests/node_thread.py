@@ -1,8 +1,8 @@
 """A real node with its unix socket, in a thread of the test's process."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,29 +12,37 @@ from hoard_p2p.node.app import Node
 from hoard_p2p.node.local import LocalServer
 from tests.unit.node_cluster import running
 
+END_SECONDS = 60.0
+
 
 @contextmanager
 def node_in_thread(data_dir: Path) -> Iterator[Node]:
-    """Its reader and writer may be used; everything else belongs to its loop."""
-    started: list[Node] = []
-    answers, stop = threading.Event(), asyncio.Event()
-    loops: list[asyncio.AbstractEventLoop] = []
+    """Its reader and writer may be used; everything else belongs to its loop. What the node fails with is raised, and
+    nothing of it is left when the block ends."""
+    begun: Future[tuple[Node, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:
-        loops.append(asyncio.get_running_loop())
-        async with running(data_dir) as node, asyncio.TaskGroup() as group:
-            serving = group.create_task(LocalServer(data_dir, partial(operations.handle, node)).run())
-            await asyncio.sleep(0)  # it has begun, and so will end properly
-            started.append(node)
-            answers.set()
-            await stop.wait()
-            serving.cancel()
+        stop = asyncio.Event()
+        async with running(data_dir) as node:
+            server = LocalServer(data_dir, partial(operations.handle, node))
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(server.run())
+                await asyncio.sleep(0)  # it has begun, and so will end properly
+                begun.set_result((node, asyncio.get_running_loop(), stop))
+                await stop.wait()
+                serving.cancel()
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    try:
-        assert answers.wait(20), "the node does not start"
-        yield started[0]
-    finally:
-        loops[0].call_soon_threadsafe(stop.set)
-        thread.join(20)
+    with ThreadPoolExecutor(1, "node") as pool:
+        ended = pool.submit(asyncio.run, main())
+        ended.add_done_callback(lambda done: None if begun.done() else begun.set_exception(_reason(done)))
+        node, loop, stop = begun.result(END_SECONDS)
+        try:
+            yield node
+        finally:
+            if not ended.done():
+                loop.call_soon_threadsafe(stop.set)
+            ended.result(END_SECONDS)
+
+
+def _reason(ended: "Future[None]") -> BaseException:
+    return ended.exception() or AssertionError("the node ended before it answered")

@@ -65,7 +65,14 @@ def room_lines(room: Fields) -> list[str]:
         f"floor     {size_text(room.number('floor'))}{kept}, the disk has {size_text(room.number('disk_free'))} free",
         f"used      {', '.join([size_text(room.number('used')), *held])}",
         f"available {size_text(room.number('available'))}",
+        *state_lines(room),
     ]
+
+
+def state_lines(store: Fields) -> list[str]:
+    """What keeps the store from taking more, if anything does."""
+    state = store.text("state")
+    return [f"state     {state}: {store.text('state_reason')}"] if state not in ("", "ok") else []
 
 
 def limit_text(capacity: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from hoard_p2p.cli.answers import Fields
-from hoard_p2p.cli.capacity import floor_text, limit_text
+from hoard_p2p.cli.capacity import floor_text, limit_text, state_lines
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
@@ -51,7 +51,7 @@ _CLEAR = "\x1b[H\x1b[J"
     default=None,
     metavar="SIZE",
     help="What this node may take of the disk, for instance 500GiB; nodes with more are home of more data "
-    "[default: as before, at the first start 80 % of the free space].",
+    "[default: as before, at the first start 80 % of the free space, or less if the floor is higher].",
 )
 @click.option(
     "--floor",
@@ -217,6 +217,7 @@ def _node_text(answer: Fields) -> str:
             f"address   {node.text('url')}",
             f"store     {size_text(store.number('used'))} used of {limit_text(store.number('capacity'))}, "
             f"{_room_text(store)}{store.number('chunks'):,} chunks, in {printable(node.text('data_dir'))}",
+            *state_lines(store),
             *([f"scrub     {scrub_text(answer.fields('scrub'))}"] if answer.body.get("scrub") else []),
         )
     )

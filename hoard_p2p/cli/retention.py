@@ -27,8 +27,8 @@ def _call(doors: Doors, data_dir: Path, op: str, **arguments: Json) -> Body:
 def _show(report: Body, shown: Display) -> None:
     fields = Fields(report)
     if fields.text("phase"):
-        total = fields.number_or_none("segments")
-        shown.show(Step(fields.text("phase"), fields.number("segments_done"), total, in_bytes=False))
+        done, total = ("done", "total") if "done" in report else ("segments_done", "segments")
+        shown.show(Step(fields.text("phase"), fields.number(done), fields.number_or_none(total), in_bytes=False))
 
 
 def freed_text(answer: Fields) -> str:
@@ -155,6 +155,9 @@ def rm(doors: Doors, *, snapshot: str, data_dir: Path, as_json: bool, dry_run: b
         write_json(body)
         return
     answer = Fields(body)
+    refusal = answer.text("refusal") if dry_run else ""
+    if refusal:
+        complain(f"it would not be removed now: {refusal}")
     for name in answer.texts("names"):
         complain(f"the name {name} {'would go' if dry_run else 'is gone'} too")
     if dry_run:

@@ -6,12 +6,13 @@ A check reads (thin) and judges (`judge_*`, pure). To add one: write the functio
 import os
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from hoard_p2p.errors import DeadlineExceeded, HoardError, NoNode
+from hoard_p2p.config import Json
+from hoard_p2p.errors import BadRequest, DeadlineExceeded, HoardError, NoNode, Refused
 from hoard_p2p.mount.attach import DEVICE, detach_lazily, obstacle
 from hoard_p2p.mount.backing import file_system
 from hoard_p2p.mount.backing import obstacle as passthrough_obstacle
@@ -21,6 +22,7 @@ from hoard_p2p.mount.users import crews, reads_from
 from hoard_p2p.node import directory, environment, store_checks
 from hoard_p2p.node.checkup import Check, Finding, Patient, Verdict, failure, ok, warning
 from hoard_p2p.node.client import NodeClient, Patience
+from hoard_p2p.storage.condition import State, is_read_only
 from hoard_p2p.storage.layout import DataDir
 
 OLDEST, NEWEST_NEED = (5, 4), (6, 9)
@@ -131,7 +133,11 @@ def data_dir(patient: Patient) -> Iterator[Finding]:
     except PermissionError:
         yield failure(f"{path} is closed to this user", "be its owner, or choose another with --data-dir")
         return
-    if os.access(path, os.R_OK | os.W_OK | os.X_OK):
+    if is_read_only(path):
+        yield failure(
+            f"{path} is on a disk that is read-only", "mount it for writing; if an error made it so, see dmesg"
+        )
+    elif os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield ok(f"{path} {'is a store of this format' if store else 'holds no store yet'}")
     else:
         yield failure(f"{path} may not be written to", "be its owner, or choose another with --data-dir")
@@ -162,12 +168,30 @@ def node(patient: Patient) -> Iterator[Finding]:
     try:
         with NodeClient.connect(patient.data_dir, PING) as client:
             pid = client.call("ping", {}).body.get("pid")
+            room = _room(client)
     except NoNode as error:
         yield warning(f"{error}", f"mounts serve what is stored, and wait for it: hoard up --detach --data-dir {shown}")
     except DeadlineExceeded as error:
         yield failure("the node does not answer", str(error))
     else:
         yield ok(f"it answers, pid {pid}")
+        yield from judge_state(str(room.get("state")), str(room.get("state_reason")))
+
+
+def _room(client: NodeClient) -> Mapping[str, Json]:
+    """Nothing if this user may not ask, or the node is of another version."""
+    try:
+        return client.call("capacity", {}).body
+    except (BadRequest, Refused):
+        return {}
+
+
+def judge_state(state: str, why: str) -> Iterator[Finding]:
+    """What the node says of its store; nothing where that is well."""
+    if state == State.FULL.value:
+        yield warning(f"its store is full: {why}", "what is read is passed through without being stored: make room")
+    elif state in (State.READ_ONLY.value, State.FAILING.value):
+        yield failure(f"its store is {state}: {why}", "the node goes on by itself when the disk can be written again")
 
 
 # --- mounts

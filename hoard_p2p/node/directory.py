@@ -21,7 +21,7 @@ from hoard_p2p.node.client import NodeClient, Patience
 from hoard_p2p.node.ingest import SCRATCH, sweep
 from hoard_p2p.node.through import elsewhere
 from hoard_p2p.printing import size_text
-from hoard_p2p.storage.index import MAX_READERS
+from hoard_p2p.storage.environment import MAX_READERS
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock, held_by
 from hoard_p2p.storage.punching import Span, punch

@@ -24,7 +24,7 @@ from hoard_p2p.errors import HoardError
 from hoard_p2p.mount.kernel import MAX_READ
 from hoard_p2p.node.checkup import Check, Finding, Patient, failure, ok, warning
 from hoard_p2p.node.client import NodeClient, Patience
-from hoard_p2p.storage.index import LEAST_MAP, map_size
+from hoard_p2p.storage.environment import LEAST_MAP, map_size
 
 PING = Patience(quick=5.0)
 FEW_PIDS = 8192

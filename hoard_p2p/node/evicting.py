@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import decode as decode_root
-from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkUnavailable, Corrupt, Refused, SnapshotUnknown
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.node import vouching
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.collecting import ids_of_open
+from hoard_p2p.node.course import Report, silent
 from hoard_p2p.node.marking import SharedIds, load_catalog, stored_ids
 from hoard_p2p.node.vouching import Promises, Vouched
 from hoard_p2p.printing import size_text
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hoard_p2p.node.app import Node
 
 T = TypeVar("T")
-Report = Callable[[dict[str, Json]], Awaitable[None]]
 
 BATCH = 256
 """Segments that are asked for and dropped in one go: at most `wire_life.MAX_VOUCHED`."""
@@ -44,10 +43,6 @@ class Outcome:
     reclaimed: int = 0
     removed: list[SnapshotId] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-
-
-async def silent(_report: dict[str, Json]) -> None:
-    """Nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -93,24 +88,24 @@ def look(reader: StoreReader, catalog: Catalog, segments: Sequence[int]) -> Batc
 
 @dataclass(frozen=True, slots=True)
 class Evictor:
-    """Drops batches of one snapshot. `shared`: ids that other snapshots here name, too: those in `covered`."""
+    """Drops batches of one snapshot. `shared`: ids that other snapshots here name, too: those in `covered`, to which
+    are added those that come meanwhile."""
 
     store: Store
     promises: Promises
     snapshot: SnapshotId
     shared: SharedIds
-    covered: frozenset[SnapshotId]
+    covered: set[SnapshotId]
 
     def going(self, batch: Batch, vouched: Vouched) -> Going:
         """What `drop` would drop."""
         ids = self._ids(batch, vouched.segments - self.promises.kept(self.snapshot))
         return Going(len(ids), sum(ids.values()))
 
-    def drop(self, batch: Batch, vouched: Vouched, now: float) -> Going:
-        """Blocking. Drop what is vouched for, unless that is too old by `now` (of the monotonic clock), or this node
-        promised to keep it."""
+    def drop(self, batch: Batch, vouched: Vouched) -> Going:
+        """Blocking. Drop what is vouched for, unless that is too old by now, or this node promised to keep it."""
         with self.promises.deciding:
-            if now > vouched.until:
+            if time.monotonic() > vouched.until:  # this thread may have waited for its turn
                 return Going(0, 0)
             segments = vouched.segments - self.promises.kept(self.snapshot)
             if not segments:
@@ -138,7 +133,7 @@ class Evictions:
         self._turn = turn
         self.promises = Promises()
 
-    async def _thread(self, work: Callable[..., T], *args: object) -> T:
+    async def thread(self, work: Callable[..., T], *args: object) -> T:
         return await in_executor(self._executor, work, *args)
 
     def refuse_needed(self, snapshot: SnapshotId) -> None:
@@ -159,6 +154,9 @@ class Evictions:
         record = self._node.names.snapshot(snapshot)
         catalog = await self.catalog(snapshot)
         if record is None or catalog is None:
+            outcome.kept.append(
+                f"all of {short(snapshot)} stays: its catalog is not whole here, so what is its is not known"
+            )
             return outcome
         evictor = await self.evictor(snapshot)
         for part in Part:
@@ -167,8 +165,9 @@ class Evictions:
 
     async def evictor(self, snapshot: SnapshotId) -> Evictor:
         """Reads the catalogs of all other snapshots here."""
-        shared, covered = await self._thread(self._shared, snapshot)
-        return Evictor(self._node.store, self.promises, snapshot, shared, covered)
+        evictor = Evictor(self._node.store, self.promises, snapshot, SharedIds(), {snapshot})
+        await self.thread(self._cover, evictor)
+        return evictor
 
     async def evict_part(
         self,
@@ -184,10 +183,10 @@ class Evictions:
     ) -> None:
         """Drop one part of a set, batch by batch, until `enough`."""
         node, stays, stayed = self._node, 0, 0
-        held = await self._thread(node.store.holds, record.id)
+        held = await self.thread(node.store.holds, record.id)
         rounds = batches(catalog, part, held)
         for number, segments in enumerate(rounds):
-            batch = await self._thread(look, node.reader, catalog, segments)
+            batch = await self.thread(look, node.reader, catalog, segments)
             view = node.agent.view()
             vouched = await vouching.vouched(node.control, view, record.id, batch.keys, record.replicas)
             going = await self._drop(record.id, evictor, batch, vouched, dry_run=dry_run)
@@ -214,10 +213,12 @@ class Evictions:
         if dry_run:
             return evictor.going(batch, vouched)
         async with self._turn:
-            self.refuse_needed(snapshot)
-            if self._node.leases.leased() - evictor.covered:
-                raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
-            going = await self._thread(evictor.drop, batch, vouched, time.monotonic())
+            with self._node.retention.deciding():
+                await self.thread(self._cover, evictor)
+                self.refuse_needed(snapshot)
+                if self._node.leases.leased() - evictor.covered:
+                    raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
+                going = await self.thread(evictor.drop, batch, vouched)
         self._node.held.forget()
         return going
 
@@ -238,7 +239,7 @@ class Evictions:
         """None if it is not whole here: then nothing of the snapshot can be told apart. Asks no peer, and none of the
         store's threads."""
         opened = self._node.catalogs.peek(snapshot)
-        return opened.catalog if opened is not None else await self._thread(self._load, snapshot)
+        return opened.catalog if opened is not None else await self.thread(self._load, snapshot)
 
     def _load(self, snapshot: SnapshotId) -> Catalog | None:
         encoded = self._node.store.root(snapshot)
@@ -249,31 +250,32 @@ class Evictions:
         except (ChunkUnavailable, Corrupt):
             return None
 
-    def _shared(self, snapshot: SnapshotId) -> tuple[SharedIds, frozenset[SnapshotId]]:
-        """Blocking. What other living or leased snapshots name, too: it stays theirs; and which could be read."""
-        shared, covered, node = SharedIds(), {snapshot}, self._node
-        for other in ({record.id for record in node.names.known()} | node.leases.leased()) - {snapshot}:
+    def _cover(self, evictor: Evictor) -> None:
+        """Blocking. What other living or leased snapshots name stays theirs: of those that can be read."""
+        node = self._node
+        for other in ({record.id for record in node.names.known()} | node.leases.leased()) - evictor.covered:
             encoded, opened = node.store.root(other), node.catalogs.peek(other)
             if encoded is None and opened is None:
                 continue
             blocks = ids_of_open(opened) if opened is not None else stored_ids(decode_root(encoded or b""), node.reader)
             with suppress(ChunkUnavailable, Corrupt):
                 for block in blocks:
-                    shared.add(block)
-                covered.add(other)
-        return shared, frozenset(covered)
+                    evictor.shared.add(block)
+                evictor.covered.add(other)
 
     # --- vouch
 
     async def vouch(self, snapshot: SnapshotId, segments: Sequence[int]) -> list[int]:
-        """Which of the segments are here whole; they stay for `vouching.PROMISED_SECONDS`."""
+        """Which of the segments are here whole; they stay for `vouching.PROMISED_SECONDS`, and are held from now: who
+        asked may drop his copies because of these."""
         record = self._node.names.snapshot(snapshot)
         catalog = None if record is None or record.removed else await self.catalog(snapshot)
-        return [] if catalog is None else await self._thread(self._vouch, snapshot, catalog, segments)
+        return [] if catalog is None else await self.thread(self._vouch, snapshot, catalog, segments)
 
     def _vouch(self, snapshot: SnapshotId, catalog: Catalog, segments: Sequence[int]) -> list[int]:
         with self.promises.deciding:
             known = [number for number in segments if number < catalog.segments]
             whole = [number for number in known if self._node.held.whole(catalog, number)]
+            self._node.store.add_holds(snapshot, set(whole) - self._node.store.holds(snapshot))
             self.promises.promise(snapshot, whole)
             return whole

@@ -27,10 +27,13 @@ from hoard_p2p.node.ingest_memory import remembering
 from hoard_p2p.node.ingest_wire import encode_extents
 from hoard_p2p.publish import Crew, Progress, PublishOptions, PublishResult, publish_directory
 from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.writer import ChunkWriter
 
 PR_SET_PDEATHSIG = 1
+GROUPS = WriterSettings(group_chunks=4096, group_seconds=0.25)
+"""Nobody waits for a single chunk of a publish: fewer and larger groups cost fewer syncs, and pages of the index."""
 CHUNKERS = {"fastcdc": FASTCDC, "fixed": FIXED}
 
 
@@ -133,7 +136,7 @@ def _summary(result: PublishResult) -> dict[str, Json]:
 
 @contextmanager
 def _sink(data_dir: Path, broker: NodeBroker, claims: Claims) -> Iterator[ChunkWriter]:
-    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader, claims=claims) as writer:
+    with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader, GROUPS, claims) as writer:
         yield writer
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.layout import DataDir
+from hoard_p2p.storage.room import default_capacity, disk_of
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.server import PeerServer, bind, make_server
@@ -39,8 +39,6 @@ LOG_LIMIT = 16 << 20
 
 GOODBYE_SECONDS = 2.0
 WATCH_SECONDS = 2.0
-CAPACITY_SHARE = 0.8
-"""Of the space that is free at the first start, where no capacity was chosen."""
 
 
 class _Stop(Exception):
@@ -74,13 +72,14 @@ def _reason(group: ExceptionGroup[Exception]) -> Exception:
 
 
 def _set_capacity(store: Store, settings: NodeSettings) -> None:
+    if settings.floor:
+        store.set_floor(parse_floor(settings.floor))
     if settings.capacity is not None:
         store.set_capacity(settings.capacity)
     elif store.capacity() is None:
-        share = int(shutil.disk_usage(settings.data_dir).free * CAPACITY_SHARE)
+        disk = disk_of(settings.data_dir)
+        share = default_capacity(disk, store.floor().of(disk.size))
         store.set_capacity(max(share, LEAST_CAPACITY))
-    if settings.floor:
-        store.set_floor(parse_floor(settings.floor))
 
 
 async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:

@@ -49,6 +49,11 @@ class Relief:
         self._vain_until = 0.0
         self._collected = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for room."""
+        return self._freeing.locked()
+
     def _is_vain(self) -> bool:
         """There was nothing to be had a moment ago, and nothing ended since."""
         return time.monotonic() < self._vain_until and self._node.retention.ended() == self._collected
@@ -56,7 +61,7 @@ class Relief:
     async def keep_headroom(self) -> None:
         """Evict if too little is left for what arrives."""
         room = self._node.store.room
-        size = to_free(room.capacity, room.available)
+        size = to_free(room.capacity, await self._available())
         if size > 0 and not self._is_vain():
             await self.free(size)
 
@@ -88,21 +93,30 @@ class Relief:
     async def free(self, size: int) -> bool:
         """Evict, set by set, until `size` bytes are available."""
         async with self._freeing:
-            room = self._node.store.room
-            if room.available >= size:
+            if await self._available() >= size:
                 return True
             outcome = Outcome()
-            if (ended := self._node.retention.ended()) != self._collected:
-                self._collected = ended
-                await self._node.retention.gc(thorough=False)
+            await self._collect()
             for step in order(self._sets()):
-                if room.available >= size:
+                if await self._available() >= size:
                     break
                 await self._step(step.snapshot, step.part, size, outcome)
             await self._node.retention.settle(outcome)
-            if room.available < size:
+            enough = await self._available() >= size
+            if not enough:
                 self._vain_until = time.monotonic() + VAIN_SECONDS
-            return room.available >= size
+            return enough
+
+    async def _available(self) -> int:
+        """Looks at the disk, in a thread that nobody who waits for room can hold."""
+        return await self._evictions.thread(lambda: self._node.store.room.available)
+
+    async def _collect(self) -> None:
+        """What ended since the last time, and what nobody keeps alive any more."""
+        ended = self._node.retention.ended()
+        if ended != self._collected or any(one.expired for one in self._sets()):
+            await self._node.retention.gc(thorough=False)
+            self._collected = ended
 
     async def _step(self, snapshot: SnapshotId, part: Part, size: int, outcome: Outcome) -> None:
         record, before = self._node.names.snapshot(snapshot), outcome.size
@@ -111,7 +125,7 @@ class Relief:
         catalog = await self._evictions.catalog(snapshot)
         if catalog is None:
             return
-        missing = size - self._node.store.room.available
+        missing = size - await self._available()
         evictor = await self._evictions.evictor(snapshot)
         with suppress(Refused, SnapshotUnknown):  # in use since just now
             await self._evictions.evict_part(

@@ -90,9 +90,9 @@ async def remove(node: "Node", snapshot: SnapshotId, *, force: bool) -> list[str
     """Remove a snapshot from the cluster; the names it had. Raises as `check_unused`, which `force` leaves out."""
     if not force:
         await check_unused(node, snapshot)
-    names = await node.blocking(lambda: node.names.remove(snapshot, force=force))
+    names = await node.retention.thread(lambda: node.names.remove(snapshot, force=force))
     node.retention.soon()
-    told = await node.blocking(node.names.snapshot_record, snapshot)
+    told = await node.retention.thread(node.names.snapshot_record, snapshot)
     refs = tuple(record for record in node.names.ref_records() if record["name"] in names)
     await node.announce(Announcement(snapshots=() if told is None else (told,), refs=refs))
     return names
@@ -154,7 +154,7 @@ def _is_due(node: "Node", record: SnapshotRecord, now: int) -> bool:
 
 async def _end(node: "Node", ended: Ended) -> None:
     for record in ended.forgotten:
-        await node.blocking(node.names.forget, record.id)
+        await node.retention.thread(node.names.forget, record.id)
     for record in ended.removed:
         try:
             await remove(node, record.id, force=False)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hoard_p2p.errors import Corrupt, HoardError, SnapshotUnknown, StoreFailed, Unavailable
@@ -18,7 +19,8 @@ from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.node import collecting, removal
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import OpenSnapshot
-from hoard_p2p.node.evicting import Evictions, Outcome, Report, silent
+from hoard_p2p.node.course import Course, Report, silent
+from hoard_p2p.node.evicting import Evictions, Outcome
 from hoard_p2p.node.mountleases import MountLeases, Seen
 from hoard_p2p.node.parts import MountRecord
 from hoard_p2p.node.relieving import Evictable, Relief
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+THREADS = 3
+"""One that collects, one that gives space back, one for what is short."""
 TICK = 5.0
 START_SECONDS = 20.0
 """What a node that starts does before it collects: peers and mounts come first."""
@@ -50,7 +54,7 @@ class Retention:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._executor = ThreadPoolExecutor(2, "retention")
+        self._executor = ThreadPoolExecutor(THREADS, "retention")
         self.mounts = MountLeases(node.store, node.names, node.leases)
         self.mounts.restore()  # a few rows, and before anybody can ask for anything
         self._turn = asyncio.Lock()  # held while something is dropped, and while a mount is let in
@@ -60,8 +64,7 @@ class Retention:
         self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
         self._failed: set[SnapshotId] = set()
         self._wake = asyncio.Event()
-        self._failures = 0
-        self._collected = 0
+        self._collected = self._decisions = self._failures = 0
         self._due = 0.0
         self._claims: Claims | None = None
         self.waiting: Reclaimed = Reclaimed(0)
@@ -69,7 +72,8 @@ class Retention:
         node.store.room.relief = self._relief.relief
         node.store.room.advice = self._relief.advice
 
-    async def _thread(self, work: Callable[..., T], *args: object) -> T:
+    async def thread(self, work: Callable[..., T], *args: object) -> T:
+        """Run `work` in a thread of its own: the store's may all wait for room that it is to make."""
         return await in_executor(self._executor, work, *args)
 
     def close(self) -> None:
@@ -106,14 +110,14 @@ class Retention:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + GC_EVERY
-            await self.gc()
+            await self.gc(course=Course(gently=lambda: not self._relief.busy))
         await self._relief.keep_headroom()
         await self._reclaim()
 
     async def tend(self) -> None:
         """Look at the mounts, and at what ended since the last time."""
         seen = {(kept.record.snapshot, kept.record.device): Seen(kept.alive()) for kept in self._node.mounts.mounts}
-        if await self._thread(self.mounts.tend, seen):
+        if await self.thread(self.mounts.tend, seen):
             self.soon()
         for snapshot, (stay, until) in list(self._expected.items()):
             if time.monotonic() > until:
@@ -121,7 +125,7 @@ class Retention:
                 stay.close()
         for snapshot in [failed for failed in self._failed if not self._node.leases.users(failed)]:
             self._failed.discard(snapshot)
-            await self._node.blocking(self._node.names.forget, snapshot)
+            await self.thread(self._node.names.forget, snapshot)
         if (ended := self.ended()) != self._collected:
             self._collected = ended
             self.soon()
@@ -146,8 +150,8 @@ class Retention:
         self._wake.set()
 
     async def _reclaim(self) -> Reclaimed:
-        self.waiting = await self._thread(self._node.store.reclaimer.reclaim)
-        if not self.waiting.waiting and self._claims is not None and not self._turn.locked():
+        self.waiting = await self.thread(self._node.store.reclaimer.reclaim)
+        if not self.waiting.waiting and self._claims is not None and not self._decisions:
             self._claims.close()
             self._claims = self._node.keeper.claims = None
         return self.waiting
@@ -179,8 +183,8 @@ class Retention:
     async def mounted(self, mount: MountRecord) -> None:
         """A mount has attached."""
         try:
-            await self._let_in(lambda: None)
-            await self._thread(self.mounts.attached, mount)
+            await self.let_in()
+            await self.thread(self.mounts.attached, mount)
         except StoreFailed as error:
             log.warning("that %s is mounted is not noted on disk: %s", short(mount.snapshot), error)
         known = self._expected.pop(mount.snapshot, None)
@@ -198,6 +202,10 @@ class Retention:
                 enter()
         finally:
             self._waiting_mounts -= 1
+
+    async def let_in(self) -> None:
+        """Who has just leased a snapshot waits here until what was being dropped is out of the index."""
+        await self._let_in(lambda: None)
 
     # --- evict
 
@@ -231,65 +239,86 @@ class Retention:
             await asyncio.sleep(RECLAIM_PAUSE)
         outcome.kept += [f"{size_text(one.bytes)} come back later: {one.reason}" for one in self.waiting.waiting]
 
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """What goes is found out and dropped inside this block: what is committed meanwhile stays, and what a fetch or
+        a publish finds here meanwhile."""
+        reclaimer = self._node.store.reclaimer
+        if not self._decisions and self._claims is not None:
+            self._claims.close()  # what was found for an earlier decision need not stay now
+            self._claims = None
+        self._decisions += 1
+        try:
+            with reclaimer.marking():
+                self._claims = self._node.keeper.claims = self._claims or reclaimer.new_claims()
+                yield
+        finally:
+            self._decisions -= 1
+
     # --- gc
 
-    async def gc(self, *, dry_run: bool = False, thorough: bool = True, report: Report = silent) -> Outcome:
+    async def gc(self, *, dry_run: bool = False, thorough: bool = True, course: Course | None = None) -> Outcome:
         """Collect what no living snapshot holds; if `thorough`, also what crashes left, which is slow.
 
         Raises Unavailable, and drops nothing, while the catalog of a snapshot that this node must keep cannot be read,
         or if mounts keep coming; StoreFailed."""
-        node, outcome = self._node, Outcome()
+        node, outcome, course = self._node, Outcome(), course or Course()
         ended = await removal.end_expired(node, time.time_ns(), dry_run=dry_run)
         gone = {record.id for record in (*ended.removed, *ended.forgotten)}
         outcome.removed += [record.id for record in ended.removed]
         outcome.kept += ended.waiting
-        await report({"phase": "collecting"})
-        with node.store.reclaimer.marking():
-            if self._claims is None:
-                self._claims = node.keeper.claims = node.store.reclaimer.new_claims()
-            dropped = await self._sweep(gone, dry_run=dry_run)
+        with self.deciding():
+            dropped = await self._sweep(gone, course, dry_run=dry_run)
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
+            node.catalogs.forget_all_but({record.id for record in node.names.known()})
             if thorough:
-                outcome.reclaimed += (await self._thread(node.store.reclaimer.leftovers)).bytes
+                tidy = partial(collecting.leftovers, node.store, course)
+                outcome.reclaimed += await course.follow(self._executor, tidy)
             await self.settle(outcome)
-            await self._thread(Shelf(node.settings.data_dir).clear, node.names)
+            await self.thread(Shelf(node.settings.data_dir).clear, node.names)
         return outcome
 
-    async def would_free(self, snapshot: SnapshotId) -> Outcome:
+    async def would_free(self, snapshot: SnapshotId, course: Course) -> Outcome:
         """What the removal of a snapshot would free on this node. Raises as `gc`."""
-        dropped = [await self._sweep(gone, dry_run=True) for gone in (set[SnapshotId](), {snapshot})]
+        dropped = [await self._sweep(gone, course, dry_run=True) for gone in (set[SnapshotId](), {snapshot})]
         return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
 
-    async def _sweep(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
+    async def _sweep(self, gone: set[SnapshotId], course: Course, *, dry_run: bool) -> Dropped:
+        before = Dropped(0, 0)
         for _ in range(SWEEP_TRIES):
             try:
-                return await self._sweep_once(gone, dry_run=dry_run)
-            except collecting.Interrupted:
+                return before.plus(await self._sweep_once(gone, course, dry_run=dry_run))
+            except collecting.Interrupted as interruption:
+                before = before.plus(interruption.dropped)
                 await asyncio.sleep(RECLAIM_PAUSE)
         raise Unavailable("not all was collected: snapshots kept being mounted meanwhile; try again: hoard gc")
 
-    async def _sweep_once(self, gone: set[SnapshotId], *, dry_run: bool) -> Dropped:
+    async def _sweep_once(self, gone: set[SnapshotId], course: Course, *, dry_run: bool) -> Dropped:
         """Raises Interrupted."""
         node = self._node
         living = [record for record in node.names.known() if record.id not in gone]
         leased = node.leases.leased()
-        must = await self._thread(node.store.life.held_snapshots)
+        must = await self.thread(node.store.life.held_snapshots)
         must |= leased | {record.id for record in living if record.pinned}
         wanted = {record.id for record in living} | (leased - gone)
-        found = await self._thread(collecting.marks, node.store, sorted(wanted), must & wanted)
+        found = await self.thread(collecting.marks, node.store, sorted(wanted), must & wanted)
         for snapshot in found.unread:
             found.add_open(await self._readable(snapshot))
-        keys = set() if dry_run else await self._thread(collecting.file_keys, node.store, found)
+        for snapshot in found.partly:
+            if (opened := node.catalogs.peek(snapshot)) is not None:  # in memory, if not on the disk
+                found.add_open(opened)
+        keys = set() if dry_run else await self.thread(collecting.file_keys, node.store, found)
         async with self._turn:
-            if node.leases.leased() - gone - wanted:
-                raise collecting.Interrupted  # what came meanwhile is not marked
-            dropped = await self._thread(
-                lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, dry_run=dry_run)
+            if node.leases.leased() - gone - found.marked:
+                raise collecting.Interrupted  # in use since just now, and not marked, or not all of it
+            dropped = await course.follow(
+                self._executor,
+                lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, course, dry_run=dry_run),
             )
             if not dry_run:
-                more = await self._thread(collecting.drop_redundant, node.store, keys)
+                more = await self.thread(collecting.drop_redundant, node.store, keys)
                 dropped = dropped.plus(more)
         return dropped
 

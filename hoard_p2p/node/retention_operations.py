@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from hoard_p2p.config import Json
+from hoard_p2p.errors import Refused
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.node import removal
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, text_of
+from hoard_p2p.node.course import Course
 from hoard_p2p.node.evicting import Outcome
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.transfer.wire import Announcement
@@ -37,7 +39,7 @@ async def _evict(node: Node, request: LocalRequest) -> LocalReply:
 
 
 async def _gc(node: Node, request: LocalRequest) -> LocalReply:
-    outcome = await node.retention.gc(dry_run=_is_dry(request), report=request.report)
+    outcome = await node.retention.gc(dry_run=_is_dry(request), course=Course(request.report))
     return LocalReply(_body(request, outcome))
 
 
@@ -47,11 +49,19 @@ async def _rm(node: Node, request: LocalRequest) -> LocalReply:
     if not _is_dry(request):
         names = await node.remove(snapshot, force=force)
         return LocalReply({"snapshot": snapshot.hex(), "names": [*names], "dry_run": False})
-    if not force:
-        await removal.check_unused(node, snapshot)
-    would = await node.retention.would_free(snapshot)
+    refusal = "" if force else await _refusal(node, snapshot)
+    would = await node.retention.would_free(snapshot, Course(request.report))
     names = node.names.names_of(snapshot)
-    return LocalReply({"snapshot": snapshot.hex(), "names": [*names], **_body(request, would)})
+    return LocalReply({"snapshot": snapshot.hex(), "names": [*names], "refusal": refusal, **_body(request, would)})
+
+
+async def _refusal(node: Node, snapshot: SnapshotId) -> str:
+    """Why a snapshot would not be removed now; empty if it would be. Raises SnapshotUnknown."""
+    try:
+        await removal.check_unused(node, snapshot)
+    except Refused as error:
+        return str(error)
+    return ""
 
 
 def _is_dry(request: LocalRequest) -> bool:

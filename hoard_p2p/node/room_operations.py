@@ -11,6 +11,7 @@ from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.placement import weight_of
+from hoard_p2p.storage.condition import State
 from hoard_p2p.storage.room import UNLIMITED
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,10 @@ def room_body(node: Node) -> Body:
         figures = {"capacity": room.capacity, "used": room.used, "promised": room.promised, "available": 0}
     if figures["capacity"] == UNLIMITED:
         figures["capacity"] = 0
-    return {**figures, "floor_setting": str(floor)}
+    state, why = node.store.condition.look()
+    if state in (State.READ_ONLY, State.FAILING):
+        figures["available"] = 0
+    return {**figures, "floor_setting": str(floor), "state": state.value, "state_reason": why}
 
 
 async def _capacity(node: Node, request: LocalRequest) -> LocalReply:

@@ -71,7 +71,14 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        return [self._lend(chunk_id) for chunk_id in ids]
+        lent: list[SendExtent | None] = []
+        try:
+            for chunk_id in ids:
+                lent.append(self._lend(chunk_id))
+        except BaseException:  # no descriptor is left, most likely
+            self.release([extent for extent in lent if extent is not None], 0)
+            raise
+        return lent
 
     def _lend(self, chunk_id: ChunkId) -> SendExtent | None:
         place = self._counted(chunk_id)

@@ -13,11 +13,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 
-from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import Json
+from hoard_p2p.errors import ChunkUnavailable, Corrupt
 from hoard_p2p.ids import HOLE, short
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.ingest import ingest, make_scratch
+from hoard_p2p.node.marking import catalog_ids
 from hoard_p2p.node.shelf import Draft, Kept, Shelf, lives
 from hoard_p2p.publish import stampscan
 from hoard_p2p.publish.stamps import Moment
@@ -52,6 +54,8 @@ async def take_in(node: Node, dir_fd: int, options: Body, *, claims: Claims, rep
     if kept is not None:
         held.enter_context(closing(kept))
         held.enter_context(node.leases.held(kept.snapshot, "being published again"))
+        await node.retention.let_in()
+        drops = await node.blocking(node.store.drops)  # what went before the lease is counted, and nothing goes now
         root = await _root_if_unchanged(node, kept, dir_fd, drops)
         if root is not None:
             return Taken(root, _unchanged(kept), lambda: shelf.used(key, kept.stamps.header.digest, drops))
@@ -66,7 +70,7 @@ async def take_in(node: Node, dir_fd: int, options: Body, *, claims: Claims, rep
         executor=node.executor,
         report=report,
         fits=node.retention.could_fit,
-        memory=(draft.file.fileno(), *await _memory(node, kept)),
+        memory=(draft.file.fileno(), *await _memory(node, kept, held)),
     )
     return Taken(ingested.root, ingested.summary, lambda: shelf.keep(draft, key, drops, node.names))
 
@@ -110,13 +114,20 @@ async def _is_whole(node: Node, kept: Kept, drops: int) -> bool:
     if kept.stamps.header.drops == drops:
         return True
     opened = await node.open_local(kept.snapshot)
-    if opened is None or not await node.blocking(_all_listed, node, opened.catalog):
+    if opened is None or not await node.blocking(_all_listed, node, opened):
         log.info("chunks of snapshot %s were dropped here: its source is read for them", short(kept.snapshot))
         return False
     return True
 
 
-def _all_listed(node: Node, catalog: Catalog) -> bool:
+def _all_listed(node: Node, opened: OpenSnapshot) -> bool:
+    """Its catalog's chunks, too: that it is open says nothing of the disk."""
+    try:
+        if None in node.reader.places(catalog_ids(opened.root, node.reader)):
+            return False
+    except (ChunkUnavailable, Corrupt):
+        return False
+    catalog = opened.catalog
     runs = iter(range(catalog.chunks))
     while batch := list(islice(runs, LOOKED_UP)):
         ids = [catalog.chunk_id(run) for run in batch]
@@ -125,10 +136,13 @@ def _all_listed(node: Node, catalog: Catalog) -> bool:
     return True
 
 
-async def _memory(node: Node, kept: Kept | None) -> tuple[int, ...]:
-    """Descriptors of the last stamp file and of its catalog, if both are here."""
+async def _memory(node: Node, kept: Kept | None, held: ExitStack) -> tuple[int, ...]:
+    """Descriptors of the last stamp file and of its catalog, if both are here; they stay open as long as `held`."""
     opened = None if kept is None else await node.open_local(kept.snapshot)
-    return () if kept is None or opened is None else (kept.file.fileno(), opened.fd)
+    if kept is None or opened is None:
+        return ()
+    held.callback(id, opened.file)  # else it is closed when other catalogs need its room, and the number another's
+    return (kept.file.fileno(), opened.fd)
 
 
 def _unchanged(kept: Kept) -> Body:

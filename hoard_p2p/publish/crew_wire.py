@@ -76,9 +76,9 @@ def encode_content(content: "Content | Future[Content]", found: Found, ticket: i
         return (_TICKET, ticket)
     if isinstance(content, LeftOut):
         return (_LEFT_OUT, content.reason.value, content.path, content.why)
-    row: tuple[int, ...] | None = _status_row(content.status)
-    if row == _status_row(found.status):
-        row = None
+    row: tuple[int, ...] | None = None
+    if content.status is not found.status and _status_row(content.status) != _status_row(found.status):
+        row = _status_row(content.status)
     if isinstance(content, LinkRead):
         return (_LINK, row, content.target)
     attributes = None if content.attributes == NONE else tuple(content.attributes)

@@ -20,8 +20,10 @@ class Pages:
         self._size = size
         self._direct = False
         self._may_direct = os.major(os.fstat(fd).st_dev) != 0  # on a disk of this machine; 0: network, memory, FUSE
-        if not self._may_direct:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        # Even a read that must not wait starts reading ahead, and what it read would be found in the cache by the next
+        # look; of a file that is read at random it reads the one page.
+        advice = os.POSIX_FADV_RANDOM if self._may_direct else os.POSIX_FADV_SEQUENTIAL
+        os.posix_fadvise(fd, 0, 0, advice)
 
     def fill(self, buffer: memoryview, offset: int, length: int) -> bool:
         """Read `length` bytes into the front of `buffer`, which begins on a page boundary; bytes after them may change.
@@ -36,7 +38,7 @@ class Pages:
                     raise
                 self._may_direct = False
         self._switch(False)
-        if offset + length < self._size:
+        if not self._may_direct and offset + length < self._size:
             os.posix_fadvise(self._fd, offset + length, len(buffer), os.POSIX_FADV_WILLNEED)
         return fill(self._fd, buffer[:length], offset)
 

@@ -16,7 +16,7 @@ TICK_NS = 20_000_000
 """Longer than a tick of any kernel's coarse clock (10 ms at 100 Hz). A file changed within the last tick can change
 again without a new time stamp, before Linux 6.13; then reading waits for the next tick."""
 
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Attempt:
@@ -38,8 +38,7 @@ class Attempt:
         self.status = os.fstat(self.fd)
 
     def _young(self) -> bool:
-        # A stamp from the future is another machine's clock and says nothing.
-        return 0 <= self._asked_ns - self.status.st_ctime_ns < TICK_NS
+        return is_young(self.status, self._asked_ns)
 
     def wait_for_tick(self, pause: Callable[[float], None]) -> None:
         """Let a change that just happened become distinguishable from the next one."""
@@ -56,7 +55,7 @@ def attempts(directory: Directory, name: bytes, pause: Callable[[float], None]) 
     after the last attempt.
     """
     for pause_after in (*PAUSES, None):
-        fd = os.open(name, _OPEN_FILE, dir_fd=directory.fd)
+        fd = os.open(name, OPEN_FILE, dir_fd=directory.fd)
         try:
             attempt = Attempt(fd)
             attempt.wait_for_tick(pause)
@@ -69,6 +68,12 @@ def attempts(directory: Directory, name: bytes, pause: Callable[[float], None]) 
         f"{path_text(directory.join(name))} changed during each of {ATTEMPTS} readings; publish when it is at rest, "
         "or leave it out with --exclude"
     )
+
+
+def is_young(status: os.stat_result, asked_ns: int) -> bool:
+    """Whether the file's stamps may be those of a change after `asked_ns`, too. One from the future is another
+    machine's clock and says nothing."""
+    return 0 <= asked_ns - status.st_ctime_ns < TICK_NS
 
 
 def stamps(status: os.stat_result) -> tuple[int, int, int, int]:

@@ -123,16 +123,9 @@ class _Worker:
 
     def _sender(self, ticket: int, found: Found) -> Callable[["Future[Content]"], None]:
         def send(future: "Future[Content]") -> None:
-            if future.cancelled():  # the worker ends
-                return
-            error = future.exception()
-            if error is None:
-                self._send((crew_wire.LATER, ticket, crew_wire.encode_content(future.result(), found, 0)))
-                return
-            if not isinstance(error, HoardError):
-                log.error("a large file could not be read", exc_info=error)
-                error = StoreFailed(f"a worker of the publish failed: {error!r}")
-            self._send((crew_wire.FAILED, -ticket, wire_name(error), str(error)))
+            message = answer_of(future, ticket, found)
+            if message is not None:
+                self._send(message)
 
         return send
 
@@ -156,3 +149,16 @@ class _Worker:
             self._moved += size
             counts = Counts(self._moved, self._deposit.stored, self._deposit.deduplicated)
             self._board.tell(self._number, counts)
+
+
+def answer_of(future: "Future[Content]", ticket: int, found: Found) -> tuple[Any, ...] | None:
+    """What is said of a large file that is done; None of one that was never begun, since the worker ends."""
+    if future.cancelled():
+        return None
+    error = future.exception()
+    if error is None:
+        return crew_wire.LATER, ticket, crew_wire.encode_content(future.result(), found, 0)
+    if not isinstance(error, HoardError):
+        log.error("a large file could not be read", exc_info=error)
+        error = StoreFailed(f"a worker of the publish failed: {error!r}")
+    return crew_wire.FAILED, -ticket, wire_name(error), str(error)

@@ -10,6 +10,8 @@ from hoard_p2p.interfaces import Grants
 
 STEP = 16 << 20
 """Bytes that are asked for at once: one question in each 16 MiB of a fast writer, little kept from others by a slow."""
+FIRST_STEP = 1 << 20
+"""The first time; it doubles from question to question."""
 
 
 class Allowance:
@@ -31,6 +33,7 @@ class Allowance:
         self._free = 0
         self._done = 0
         self._change = 0
+        self._step = FIRST_STEP
         self._refused: tuple[float, int, StoreFull] | None = None
 
     def take(self, size: int) -> None:
@@ -109,10 +112,11 @@ class Allowance:
 
     def _granted(self, size: int) -> int:
         """A step if there is one, else just what is needed."""
-        if size < STEP:
+        step, self._step = self._step, min(STEP, 2 * max(self._step, size))
+        if size < step:
             with contextlib.suppress(StoreFull):
-                self._broker.grant(STEP)
-                return STEP
+                self._broker.grant(step)
+                return step
         self._broker.grant(size)
         return size
 

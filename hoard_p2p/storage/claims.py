@@ -20,14 +20,17 @@ BUCKETS = 1 << 24
 class Claims:
     """One table of marks. `fd` is a memfd to hand to another process, which opens it with `Claims(fd)`. Thread-safe."""
 
-    def __init__(self, fd: int | None = None) -> None:
-        """A new table, or the one behind `fd`, which is the table's from now on. Raises BadRequest if it is none."""
+    def __init__(self, fd: int | None = None, *, lingers: bool = False) -> None:
+        """A new table, or the one behind `fd`, which is the table's from now on. `lingers`: `close` only tells that
+        nobody marks any more, and what is marked stays so until `free`. Raises BadRequest if `fd` is none."""
         self.fd = os.memfd_create("hoard-claims", os.MFD_CLOEXEC) if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, BUCKETS)
         elif os.fstat(fd).st_size != BUCKETS:
             raise BadRequest("the descriptor given for claims has another size; are node and command of one version?")
         self._marks = mmap.mmap(self.fd, BUCKETS)
+        self._lingers = lingers
+        self._freed = False
         self.closed = False
 
     def mark(self, ids: Iterable[ChunkId]) -> None:
@@ -40,13 +43,25 @@ class Claims:
         """Whether somebody relies on the chunk, or on one like it."""
         try:
             return self._marks[chunk_id[0] << 16 | chunk_id[1] << 8 | chunk_id[2]] != 0
-        except ValueError:  # closed just now, in another thread
+        except ValueError:  # freed just now, in another thread
             return False
 
+    def absorb(self, other: "Claims") -> None:
+        """Mark all that `other` has. (Some ms.)"""
+        both = int.from_bytes(self._marks[:], "little") | int.from_bytes(other._marks[:], "little")
+        self._marks[:] = both.to_bytes(BUCKETS, "little")
+
     def close(self) -> None:
+        """Nobody marks anything any more. Does nothing the second time."""
+        self.closed = True
+        if not self._lingers:
+            self.free()
+
+    def free(self) -> None:
         """Nobody relies on anything any more. Does nothing the second time."""
-        if not self.closed:
-            self.closed = True
+        self.closed = True
+        if not self._freed:
+            self._freed = True
             self._marks.close()
             os.close(self.fd)
 

@@ -59,14 +59,6 @@ def never_before(txn: Transaction, slab: int) -> None:
     txn.put(Table.META, _NEXT_SLAB, _U32.pack(slab + 1))
 
 
-def drop_slab(txn: Transaction, slab: int) -> None:
-    """Unlist a slab that was never written."""
-    record = get_slab(txn, slab)
-    txn.delete(Table.SLABS, slab_key(slab))
-    if record is not None and record.file_key and get_file(txn, record.file_key) == FileSlab(slab, False):
-        txn.delete(Table.FILES, record.file_key)
-
-
 def forget_slab(txn: Transaction, slab: int) -> None:
     """Unlist a slab in which nothing is listed, and its large file."""
     record = get_slab(txn, slab)
@@ -95,8 +87,8 @@ def get_file(txn: Transaction, file_key: bytes) -> FileSlab | None:
 def put_file(txn: Transaction, file_key: bytes, record: FileSlab) -> None:
     """Record a file's slab, unless another slab has it complete already."""
     known = get_file(txn, file_key)
-    if known is not None and known.complete and known.slab != record.slab and not record.complete:
-        return
+    if known is not None and known.complete and known.slab != record.slab:
+        return  # that one may be a mount's backing file, and is kept whole because it is recorded
     txn.put(Table.FILES, file_key, encode_file(record))
 
 
@@ -116,10 +108,13 @@ def add_extents(txn: Transaction, extents: Iterable[Extent]) -> None:
     quarantines = txn.count(Table.GENERATIONS) > 0
     for slab, offset, length, chunk_id in sorted(extents, key=lambda extent: extent.chunk_id):
         raw = txn.get(Table.CHUNKS, chunk_id)
+        last = txn.get(Table.GENERATIONS, chunk_id) if quarantines else None
+        if raw is None and last is None:  # nearly always: a publish lists many thousand a second
+            txn.put(Table.CHUNKS, chunk_id, encode_places((Place(slab, offset, length, 1),)))
+            continue
         places = decode_places(raw) if raw else []
         if len(places) >= MAX_PLACES or any((p.slab, p.offset) == (slab, offset) for p in places):
             continue
-        last = txn.get(Table.GENERATIONS, chunk_id) if quarantines else None
         generation = next_generation([p.generation for p in places], last)
         txn.put(Table.CHUNKS, chunk_id, encode_places([*places, Place(slab, offset, length, generation)]))
         if last:
@@ -136,6 +131,14 @@ def lists(txn: Transaction, extent: Extent) -> bool:
     """Whether the index lists exactly this extent."""
     raw = txn.get(Table.CHUNKS, extent.chunk_id)
     return raw is not None and names_place(raw, extent.slab, extent.offset, extent.length)
+
+
+def may_serve(txn: Transaction, extent: Extent) -> bool:
+    """Whether an extent of a large file's slab is listed, or repeats a chunk that is: the index may have no room for
+    it, and a mount whose backing file the slab is reads it all the same."""
+    raw = txn.get(Table.CHUNKS, extent.chunk_id)
+    places = decode_places(raw) if raw else []
+    return len(places) >= MAX_PLACES or any(place.slab == extent.slab for place in places)
 
 
 def drop_place(txn: Transaction, chunk_id: bytes, place: Place) -> bool:
@@ -183,9 +186,12 @@ def redundant_in(slab: int, places: list[Place]) -> list[Place]:
 
 
 def relist(txn: Transaction, chunk_id: bytes, place: Place) -> None:
-    """List a place again that was unlisted and not changed since. As good as before if its generation is free."""
+    """List a place again that was unlisted and not changed since. As good as before if its generation is free. Not in a
+    slab that was deleted meanwhile."""
     raw = txn.get(Table.CHUNKS, chunk_id)
     places = decode_places(raw) if raw else []
+    if get_slab(txn, place.slab) is None:
+        return
     if len(places) >= MAX_PLACES or any(known[:2] == place[:2] for known in places):
         return
     taken = [known.generation for known in places]

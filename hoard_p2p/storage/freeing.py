@@ -112,9 +112,12 @@ class Freeing:
         with self._index.write() as txn:
             txn.put(Table.META, _ENDED_HARD, _boot_id())
 
-    def _may_punch(self, slab: Slab) -> bool:
-        """Whether a file slab is no mount's backing file. One whose snapshot nobody leases is none, unless a mount
-        was ended the hard way since this machine started."""
+    def _may_punch(self, slab: Slab, kept: Kept | None = None) -> bool:
+        """Whether no mount reads what is to go of a file slab. One whose snapshot nobody leases is no backing file,
+        unless a mount was ended the hard way since this machine started. Without its sidecar nobody knows what one that
+        is may read besides what is listed."""
+        if kept is not None and not kept.sound:
+            return self.is_alone(slab)
         with self._index.read() as txn:
             suspicious = txn.get(Table.META, _ENDED_HARD) == _boot_id()
         return not suspicious or self.is_alone(slab)
@@ -159,26 +162,30 @@ class Freeing:
     def clean(self, slab: Slab, wanted: Blocks | None = None) -> Cleaned:
         """Give back the blocks that hold nothing (of those that `wanted` touches, if given), or all of the slab if
         it holds nothing. For a locked slab. Raises OSError, and Held."""
-        with self._healer.still() as wounds:
+        with self._healer.watched(slab.number) as healing:
             kept = self._kept(slab)
-            for _, place in wounds(slab.number):
+            for _, place in healing():
                 kept.blocks.mark(place.offset, place.length)
-            if kept.empty:
-                return Cleaned(self._remove(slab), kept)
-            spans = [span for span in kept.blocks.gaps() if wanted is None or wanted.touches(span)]
-            if spans and slab.record.kind is SlabKind.FILE and not self._may_punch(slab):
-                raise Held(f"a mount that was ended by force may have left users of slab {slab.number}")
-            size = punch(slab.fd, spans)
+        if kept.empty:
+            return Cleaned(self._remove(slab), kept)
+        spans = [span for span in kept.blocks.gaps() if wanted is None or wanted.touches(span)]
+        if spans and slab.record.kind is SlabKind.FILE and not self._may_punch(slab, kept):
+            raise Held(f"a mount, or what a mount that was ended by force left, may use slab {slab.number}")
+        size = punch(slab.fd, spans)
         self._room.freed(size)  # of a slab that is being written its writer tells
         return Cleaned(size, kept)
 
     def _kept(self, slab: Slab) -> Kept:
         """What must stay of a locked slab: what is listed, may be seen by a reader, or is being sent."""
-        size = os.fstat(slab.fd).st_size
-        kept = Kept(Blocks(size))
-        if self.is_complete(slab):  # the index may list not all places of a chunk that it repeats
+        kept = None if self._is_whole(slab) else self._scan(slab)
+        if kept is None or self._is_whole(slab):  # perhaps by now: also what the index has no room to list stays
+            size = os.fstat(slab.fd).st_size
+            kept = Kept(Blocks(size))
             kept.blocks.mark(0, size)
-            return kept
+        return kept
+
+    def _scan(self, slab: Slab) -> Kept:
+        kept = Kept(Blocks(os.fstat(slab.fd).st_size))
         for recorded, listed in self.listed(slab, kept):  # before limbo: what leaves the index enters limbo first
             kept.add(recorded, listed)
         for gone in self._limbo.waiting_in(slab.number):
@@ -188,6 +195,9 @@ class Freeing:
                 kept.blocks.mark(offset, length)
         return kept
 
+    def _is_whole(self, slab: Slab) -> bool:
+        return self.is_complete(slab) or self._healer.was_complete(slab.number)
+
     def is_complete(self, slab: Slab) -> bool:
         """Whether it has all of a large file."""
         if slab.record.kind is not SlabKind.FILE:
@@ -195,30 +205,24 @@ class Freeing:
         with self._index.read() as txn:
             return chunks.is_complete(txn, slab.number)
 
-    @contextlib.contextmanager
-    def listable(self, slab: Slab, *, sound: bool) -> Iterator[Iterator[Sequence[Extent]]]:
-        """The extents of a locked slab that are listed or may be listed again, piece by piece; none of them comes to
-        be listed inside this block. `sound`: see Kept."""
-        with self._healer.still() as wounds:
-            by_sidecar = (extents for _, extents in self.listed(slab))
-            listed = by_sidecar if sound else self._listed_by_index(slab.number)
-            hurt = [Extent(*place[:3], chunk_id) for chunk_id, place in wounds(slab.number)]
-            yield itertools.chain(listed, [hurt], self._waiting_pieces(slab))
-
-    def _waiting_pieces(self, slab: Slab) -> Iterator[list[Extent]]:
-        """Asked for after `listed`: see `_kept`."""
-        yield [Extent(*gone.place[:3], gone.chunk_id) for gone in self._limbo.waiting_in(slab.number)]
+    def listable(self, slab: Slab, *, sound: bool) -> Iterator[Sequence[Extent]]:
+        """The extents of a locked slab that are listed or may be listed again, piece by piece, but for the damaged
+        ones: see `Healer.watched`. `sound`: see Kept."""
+        by_sidecar = (extents for _, extents in self.listed(slab))
+        yield from by_sidecar if sound else self._listed_by_index(slab.number)
+        yield [Extent(*gone.place[:3], gone.chunk_id) for gone in self._limbo.waiting_in(slab.number)]  # see `_kept`
 
     def listed(self, slab: Slab, told: Kept | None = None) -> Iterator[tuple[Sequence[Extent], Sequence[Extent]]]:
         """What the sidecar of a slab has, and what of that the index lists, piece by piece. The sidecar never omits
-        what the index lists; if it is damaged the whole index is looked through, too, and `told` is told."""
-        count = 0
+        what the index lists; if it is damaged the whole index is looked through, too, and `told` is told. What a mount
+        may read of a file slab counts as listed as long as somebody has it open."""
+        count, repeats = 0, slab.record.kind is SlabKind.FILE and not self.is_alone(slab)
         try:
             with sidecar_path(slab.path).open("rb") as file:
                 rest = sidecar.scan(file.fileno())
                 while piece := list(itertools.islice(rest, PIECE)):
                     count += len(piece)
-                    yield piece, self._reader.committed(piece)
+                    yield piece, self._reader.committed(piece, repeats=repeats)
                 if count == sidecar.count(file.fileno()):
                     return
                 log.info("%d records of the sidecar of slab %d count", count, slab.number)

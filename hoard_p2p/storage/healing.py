@@ -104,6 +104,11 @@ class Wounds:
                 self._complete.add(slab)
             return slab not in self._open
 
+    def was_complete(self, slab: int) -> bool:
+        """Whether the slab has all of its file once its places are healed."""
+        with self._lock:
+            return slab in self._complete
+
     def demoted(self, slab: int) -> None:
         """The slab lost places that will not be healed: it has not all of its file once the others are."""
         with self._lock:
@@ -137,6 +142,7 @@ class Healer:
         with index.read() as txn:
             self._wounds.load(txn)
         self._turn = threading.Lock()  # one place at a time: of two threads with one chunk the second finds it healed
+        self._watches: list[tuple[int, list[tuple[ChunkId, Place]]]] = []
 
     def quarantine(self, identifier: ChunkId, place: Place) -> bool:
         """See Store.quarantine."""
@@ -200,6 +206,10 @@ class Healer:
         that is quarantined later finds the record."""
         return self._wounds.may_complete(slab)
 
+    def was_complete(self, slab: int) -> bool:
+        """Whether a slab has all of a large file, but for places that await good bytes."""
+        return self._wounds.was_complete(slab)
+
     def committed(self, extents: Sequence[Extent]) -> None:
         """Chunks were stored anew: their damaged places, if any, can be healed from there."""
         if not len(self._wounds):
@@ -220,6 +230,25 @@ class Healer:
         with self._turn:
             yield self._wounds.in_slab
 
+    @contextmanager
+    def watched(self, slab: int) -> Iterator[Callable[[], list[tuple[ChunkId, Place]]]]:
+        """For a look through a slab that nobody writes, while healing goes on. What is given, asked at the look's end,
+        names the places that await good bytes, and those that came to be listed since its begin: every place that the
+        look did not see listed, and that may be so from then on."""
+        healed: list[tuple[ChunkId, Place]] = []
+        with self._turn:
+            self._watches.append((slab, healed))
+
+        def ask() -> list[tuple[ChunkId, Place]]:
+            with self._turn:
+                return [*healed, *self._wounds.in_slab(slab)]
+
+        try:
+            yield ask
+        finally:
+            with self._turn:
+                self._watches = [watch for watch in self._watches if watch[1] is not healed]
+
     def give_up(self, ids: Iterable[ChunkId]) -> None:
         """These chunks are wanted no more: their damaged places are not healed."""
         for identifier in ids if len(self._wounds) else ():
@@ -234,6 +263,9 @@ class Healer:
             self.overwrite(place, data)
             with self._index.write() as txn:
                 healed = chunks.restore_place(txn, identifier, place)
+                for slab, seen in self._watches:
+                    if slab == place.slab and healed is not None:
+                        seen.append((identifier, healed))
                 self._wounds.erase(txn, identifier, place)
                 if healed is not None and self._wounds.is_last(place):
                     chunks.restore_file(txn, place.slab)

@@ -4,11 +4,12 @@ py-lmdb facts that bind here: never `buffers=True` (with a map resize it crashes
 once per process and never in a child of a process that had it open; `lock=False` would hide a reader from the writer.
 """
 
+import errno
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -16,25 +17,24 @@ from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
-from hoard_p2p.errors import Refused, StoreFailed, StoreFull
+from hoard_p2p.errors import StoreFailed, StoreFull
+from hoard_p2p.storage import environment
 from hoard_p2p.storage.drops import DROPS, following
-from hoard_p2p.storage.readertable import holders, no_space, require_lock, table_full
+from hoard_p2p.storage.failures import store_failure
+from hoard_p2p.storage.readertable import holders
 from hoard_p2p.storage.resizegate import ResizeGate
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_REBUILD = "if it is damaged, hoard doctor --rebuild-index makes it again"
-MAX_READERS = 4096
-MIN_MAP = 64 << 30
-LEAST_MAP = 1 << 30
-"""Where address space is limited the map is halved down to this, and no further."""
 PAGE = 16_384
 """Rows that `Index.pages` reads in one transaction."""
 _TICK = b"tick"
 NEARLY_FULL = 0.9
 """Part of the map from which on it is enlarged (by a quarter) before the next write."""
+LEAST_AHEAD, MOST_AHEAD = 256 << 10, 10 << 20
+"""What is set aside on the disk behind the index: two drops of 1,000 chunks change 2,000 leaves, and their parents."""
 WRITER_SLOTS, READER_SLOTS = 32, 2
 """Entries of the reader table that the node, and another process, take when they open the index, and keep: those who
 come later cannot keep them from reading. The node has about as many threads that read at one time."""
@@ -124,15 +124,22 @@ class Index:
     Only the store's process opens it with `for_writing`; others with `for_reading`."""
 
     def __init__(self, env: Any, path: Path, *, create: bool) -> None:
-        self._env = env
         self._path = path
         self._write_lock = threading.Lock()
         self._gate = ResizeGate()
-        tables = Table if create else READ_BY_OTHERS
-        self._tables = {table: env.open_db(table.value, create=create) for table in tables}
-        self._chunks = self._tables[Table.CHUNKS]
+        self._named = tuple(Table) if create else READ_BY_OTHERS
         self._slots = WRITER_SLOTS if create else READER_SLOTS
         self._spare: list[Any] = []
+        self._ill = False
+        """Whether the environment is closed, or open for reading alone, after an error of the disk."""
+        self._size = self._ahead_end = 0
+        self._use(env, create=create)
+
+    def _use(self, env: Any, *, create: bool) -> None:
+        self._env = env
+        self._size = max(self._size, self.map_size)
+        self._tables = {table: env.open_db(table.value, create=create) for table in self._named}
+        self._chunks = self._tables[Table.CHUNKS]
         self._reserve()
 
     def _reserve(self) -> None:
@@ -145,34 +152,22 @@ class Index:
     @classmethod
     def for_writing(cls, path: Path, size: int | None = None) -> "Index":
         """Make it if needed, with a map of `size` bytes (None: `map_size`). Raises StoreFailed."""
-        wanted = size = size or map_size(path)
-        while True:
-            try:
-                env = lmdb.open(os.fspath(path), map_size=size, mode=0o660, **_options())
-                env.reader_check()
-                return cls(env, path, create=True)
-            except lmdb.ReadersFullError as error:
-                raise StoreFailed(f"the index {path} cannot be opened: {table_full(path)}") from error
-            except (lmdb.MemoryError, MemoryError) as error:  # address space is limited (RLIMIT_AS, some sandboxes)
-                size //= 2
-                if size < LEAST_MAP:
-                    raise StoreFailed(f"the index {path} cannot be opened: {no_space(wanted, LEAST_MAP)}") from error
-            except lmdb.Error as error:
-                raise StoreFailed(f"the index {path} could not be opened: {error}; {_REBUILD}") from error
+        env = environment.open_for_writing(path, size or environment.map_size(path))
+        try:
+            return cls(env, path, create=True)
+        except lmdb.Error as error:
+            env.close()
+            raise environment.unopened(path, error) from error
 
     @classmethod
     def for_reading(cls, path: Path) -> "Index":
         """Raises Refused, with the reason, where this process cannot: readers write to the index's lock file."""
+        env = environment.open_for_reading(path)
         try:
-            require_lock(path)
-            env = lmdb.open(os.fspath(path), map_size=0, readonly=True, create=False, **_options())
             return cls(env, path, create=False)
-        except lmdb.ReadersFullError as error:
-            raise Refused(f"the index {path} cannot be read: {table_full(path)}") from error
-        except (lmdb.MemoryError, MemoryError) as error:
-            raise Refused(f"the index {path} cannot be read: {no_space(map_size(path), LEAST_MAP)}") from error
-        except (lmdb.Error, OSError) as error:
-            raise Refused(f"the index {path} cannot be opened by this process ({error})") from error
+        except lmdb.Error as error:
+            env.close()
+            raise environment.unreadable(path, error) from error
 
     def close(self) -> None:
         self._spare.clear()
@@ -217,6 +212,12 @@ class Index:
             except lmdb.MapResizedError:
                 self._gate.leave()
                 self._gate.resize(lambda: self._env.set_mapsize(0))
+            except lmdb.Error as error:
+                env = self._env
+                self._gate.leave()
+                if not self._ill and not isinstance(error, lmdb.PanicError):
+                    raise
+                self._reopen(env)
             except BaseException:
                 self._gate.leave()
                 raise
@@ -229,7 +230,8 @@ class Index:
 
     def forget_dead(self) -> None:
         """Clear the entries of processes that have ended; only the writer can where the table is full."""
-        self._env.reader_check()
+        with self._still():
+            self._env.reader_check()
 
     def _give_slot(self) -> None:
         """The reader table is full: one of the entries that were kept goes to the caller. Raises StoreFailed."""
@@ -240,41 +242,108 @@ class Index:
 
     def _pids(self) -> list[int]:
         """Whose the entries of the reader table are."""
-        words = [line.split() for line in str(self._env.readers()).splitlines()]
+        with self._still():
+            words = [line.split() for line in str(self._env.readers()).splitlines()]
         return [int(word[0]) for word in words if word and word[0].isdigit()]
+
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """The environment is not exchanged meanwhile. Not inside a transaction. Raises StoreFailed if it is closed."""
+        self._gate.enter()
+        try:
+            yield
+        except lmdb.Error as error:
+            raise StoreFailed(f"the index {self._path} cannot be looked at: {error}") from error
+        finally:
+            self._gate.leave()
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         """All or nothing, durable at the end of the block; an exception in the block undoes it. Raises StoreFailed,
         and StoreFull if the map is full."""
         with self._write_lock:
+            if self._ill:
+                self._reopen_alone()
             self._enlarge(NEARLY_FULL)
             try:
                 with self._env.begin(write=True) as txn:
                     yield (transaction := Transaction(txn, self._tables))
                     if transaction.has_dropped:
                         transaction.put(Table.META, DROPS, following(transaction.get(Table.META, DROPS)))
-            except lmdb.MapFullError as error:
-                self._enlarge(0.0)
-                raise StoreFull(
-                    f"index map full: {self._path} may take {self.map_size >> 20:,} MiB of address space; nothing "
-                    "was changed, try again; if it stays so: raise ulimit -v and restart the node, or remove snapshots"
-                ) from error
-            except lmdb.DiskError as error:
-                raise StoreFull(
-                    f"the disk has no room for pages of the index {self._path}: {error}; nothing was changed"
-                ) from error
             except lmdb.Error as error:
-                raise StoreFailed(
-                    f"the index {self._path} could not be written: {error}; nothing was changed"
-                ) from error
+                raise self._failure(error) from error
+            self._keep_ahead()
+
+    def _failure(self, error: lmdb.Error) -> StoreFailed:
+        """What it means that a write failed."""
+        if isinstance(error, lmdb.MapFullError):
+            self._enlarge(0.0)
+            return StoreFull(
+                f"index map full: {self._path} may take {self.map_size >> 20:,} MiB of address space; nothing "
+                "was changed, try again; if it stays so: raise ulimit -v and restart the node, or remove snapshots"
+            )
+        what = f"the index {self._path} could not be written"
+        if self._is_dead():
+            self._reopen_alone()
+            return StoreFailed(f"{what}: {error}; it is not known whether this was changed; it was opened again")
+        number = errno.ENOSPC if isinstance(error, lmdb.DiskError) else environment.errno_of(error)
+        if number:
+            return store_failure(f"nothing was changed, {what}", OSError(number, str(error)))
+        return StoreFailed(f"{what}: {error}; nothing was changed")
+
+    def _is_dead(self) -> bool:
+        """Whether LMDB gave the environment up: after an error of the disk while it wrote its root, it refuses all
+        transactions, reading ones too, until it is opened anew. For the holder of the write lock."""
+        try:
+            self._env.begin(write=True).abort()
+        except lmdb.PanicError:
+            return True
+        except lmdb.Error:
+            return False
+        return False
+
+    def _reopen(self, dead: Any) -> None:
+        """Unless another thread did so meanwhile. Raises StoreFailed if the disk is still ill."""
+        with self._write_lock:
+            if self._env is dead:
+                self._reopen_alone()
+
+    def _reopen_alone(self) -> None:
+        self._ill = True
+        self._gate.resize(self._exchange)
+
+    def _exchange(self) -> None:
+        """Processes that read notice nothing: the file, its lock file and their entries stay."""
+        self._spare.clear()
+        self._env.close()
+        try:
+            self._use(environment.open_for_writing(self._path, self._size), create=True)
+        except (lmdb.Error, StoreFailed) as error:
+            self._env.close()
+            with suppress(lmdb.Error):  # what is stored can be read for as long as the disk cannot be written
+                self._use(environment.open_unlocked(self._path), create=False)
+            raise StoreFailed(f"the index {self._path} cannot be opened again after an error: {error}") from error
+        self._ill = False
+        self._ahead_end = 0
+        log.warning("the index %s was opened again after an error of the disk", self._path)
+
+    def _keep_ahead(self) -> None:
+        """Have the disk set room aside for pages to come: what is given up can be noted although others have filled it.
+
+        A transaction may copy every page, and those of the one before are not free yet: so twice what there is."""
+        end = self._end()
+        ahead = min(MOST_AHEAD, max(LEAST_AHEAD, 2 * end))
+        if end + ahead - ahead // 4 > self._ahead_end and environment.keep_ahead(self._path, end, ahead):
+            self._ahead_end = end + ahead
+
+    def _end(self) -> int:
+        return (int(self._env.info()["last_pgno"]) + 1) * _PAGE
 
     def _enlarge(self, full: float) -> None:
         """Where more than that part of the map is used, make it a quarter larger: that costs address space alone. If
         there is none, the present one goes on."""
-        info = self._env.info()
         size = self.map_size
-        if (info["last_pgno"] + 1) * _PAGE <= full * size:
+        if self._end() <= full * size:
             return
         larger = (size + size // 4) // _PAGE * _PAGE
         try:
@@ -282,6 +351,7 @@ class Index:
         except (lmdb.Error, MemoryError, StoreFailed) as error:
             log.info("the map of the index %s stays at %d bytes: %s", self._path, size, error)
         else:
+            self._size = larger
             log.info("the map of the index %s was enlarged to %d bytes", self._path, larger)
 
     def pages(self, table: Table, size: int = PAGE) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -305,29 +375,20 @@ class Index:
     @property
     def last_transaction(self) -> int:
         """The number of the last commit."""
-        return int(self._env.info()["last_txnid"])
+        with self._still():
+            return int(self._env.info()["last_txnid"])
 
     def readers(self) -> list[Reader]:
         """The read transactions under way in all processes; those of dead processes are cleared first.
 
         One that begins just now may be missing if it began before the last commit: its entry is written, but perhaps
         not seen by this processor yet. Nobody is missing who began before the commit before that."""
-        self._env.reader_check()
-        lines = (line.split() for line in self._env.readers().splitlines()[1:])
+        with self._still():
+            self._env.reader_check()
+            lines = [line.split() for line in self._env.readers().splitlines()[1:]]
         return [Reader(int(pid), int(txn)) for pid, _, txn in lines if txn != "-"]
 
     def tick(self) -> None:
         """Commit, so that `last_transaction` moves on. Raises StoreFailed."""
         with self.write() as txn:
             txn.put(Table.META, _TICK, txn.number.to_bytes(8, "little"))
-
-
-def map_size(path: Path) -> int:
-    """Bytes of address space for the index in directory `path`: 1/16 of its disk, at least 64 GiB. The file is sparse,
-    so this costs nothing until it is used."""
-    disk = os.statvfs(path)
-    return max(MIN_MAP, disk.f_blocks * disk.f_frsize // 16 // MIN_MAP * MIN_MAP)
-
-
-def _options() -> dict[str, Any]:
-    return {"subdir": True, "max_dbs": 2 * len(Table), "max_readers": MAX_READERS, "readahead": False, "meminit": False}

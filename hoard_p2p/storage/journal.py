@@ -9,6 +9,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +17,13 @@ from typing import NamedTuple
 from hoard_p2p.errors import StoreFailed
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.layout import sync_path
+from hoard_p2p.storage.punching import reserve
 
 MARKER = b"\xf5HJ1"
 _HEAD = struct.Struct("<4sIB")  # marker, length of the payload, kind
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+AHEAD = 64 << 10
+"""Bytes behind its end that the disk sets aside, so that what is removed can be noted on a disk that others filled."""
 _CRC = struct.Struct("<I")  # of everything before it in the record
 
 
@@ -85,6 +89,14 @@ class Journal:
         self.path = path
         self._fd = os.open(path, _FLAGS | os.O_CREAT, 0o640)
         self.size = os.fstat(self._fd).st_size
+        self._ahead_end = 0
+        self._keep_ahead()
+
+    def _keep_ahead(self) -> None:
+        if self.size + AHEAD // 2 > self._ahead_end:
+            with suppress(OSError):  # no room now: perhaps later
+                reserve(self._fd, self.size, AHEAD)
+                self._ahead_end = self.size + AHEAD
 
     def is_lost(self) -> bool:
         """Whether the file that has this name is no longer the one that is appended to."""
@@ -94,26 +106,28 @@ class Journal:
             return True
 
     def rewrite(self, entries: Iterable[Entry]) -> None:
-        """Replace all of it, in one step. Raises StoreFailed; then it is what it was."""
+        """Replace all of it, in one step. Raises StoreFailed; then it is what it was, or says the same."""
         fresh = self.path.with_suffix(".new")
         try:
             fd = os.open(fresh, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o640)
             try:
-                self.size = _append(fd, entries)
+                size = _append(fd, entries)
                 fresh.replace(self.path)
             except BaseException:
                 os.close(fd)
                 raise
             os.close(self._fd)
-            self._fd = fd
+            self._fd, self.size, self._ahead_end = fd, size, 0
+            self._keep_ahead()
             sync_path(self.path.parent)
         except OSError as error:
-            raise StoreFailed(f"journal {self.path} could not be rewritten: {error}; it is as it was") from error
+            raise StoreFailed(f"journal {self.path} could not be rewritten: {error}; it says what it said") from error
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries and return once they are on disk. Raises StoreFailed; half a record is stepped over later."""
         try:
             self.size += _append(self._fd, entries)
+            self._keep_ahead()
         except OSError as error:
             raise store_failure(f"nothing was changed, the journal {self.path} could not be written", error) from error
 

@@ -38,6 +38,11 @@ class DataDir:
         return self.path / "node-lock"
 
     @property
+    def probe(self) -> Path:
+        """A byte that is written to see whether the disk takes it."""
+        return self.path / "probe"
+
+    @property
     def format(self) -> Path:
         return self.path / "format"
 

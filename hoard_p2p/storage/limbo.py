@@ -154,6 +154,12 @@ class Limbo:
             self._batches = [batch for batch in self._batches if batch not in safe]
         return safe
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether something was unlisted, or is just being, that `settle` has not taken out yet."""
+        with self._lock:
+            return bool(self._batches)
+
     def free(self, extents: Iterable[Gone]) -> None:
         with self._lock:
             for gone in extents:

@@ -17,7 +17,7 @@ from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import sidecar
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index
-from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
+from hoard_p2p.storage.layout import DataDir, sidecar_path
 from hoard_p2p.storage.records import FileSlab
 from hoard_p2p.storage.scrub import Verdict
 from hoard_p2p.storage.survey import UNLISTED, Inventory, Slab, Stored, contents
@@ -99,7 +99,7 @@ class Mender:
         """Unlist a slab that has neither a file nor a listed place."""
         if time.time_ns() - slab.record.created > YOUNG_NS and not slab.path.exists():
             with self._index.write() as txn:
-                chunks.drop_slab(txn, slab.number)
+                chunks.forget_slab(txn, slab.number)
             with suppress(OSError):
                 sidecar_path(slab.path).unlink()
 
@@ -113,10 +113,12 @@ class Mender:
             raise StoreFailed(f"slab {slab.path} cannot be opened: {error}") from error
         try:
             fcntl.flock(data, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            known = contents(slab.path, slab.number)
-            listed = {_extent(one) for one in self.inventory.stored_in({slab.number})}
-            if not known.whole or not listed <= set(known.extents):
-                self._write_sidecar(slab, sorted({*known.extents, *listed}))
+            with self._healer.still() as wounds:  # those will be listed again, and what is not recorded is garbage
+                known = contents(slab.path, slab.number)
+                listed = {_extent(one) for one in self.inventory.stored_in({slab.number})}
+                listed |= {_extent(Stored(*wound)) for wound in wounds(slab.number)}
+                if not known.whole or not listed <= set(known.extents):
+                    self._write_sidecar(slab, sorted({*known.extents, *listed}))
         except BlockingIOError:
             return False
         except OSError as error:
@@ -127,16 +129,10 @@ class Mender:
 
     def _write_sidecar(self, slab: Slab, extents: Sequence[Extent]) -> None:
         path = sidecar_path(slab.path)
-        fresh = path.with_suffix(".side.new")
         size = slab.record.size if slab.record.kind is SlabKind.FILE else 0
         header = sidecar.SidecarHeader(slab.number, slab.record.start, size, slab.record.kind)
-        with fresh.open("wb") as file:
-            file.write(sidecar.encode_header(header) + sidecar.encode_records(extents))
-            file.flush()
-            os.fdatasync(file.fileno())
-        fresh.chmod(0o640)
-        fresh.replace(path)
-        sync_path(path.parent)
+        sidecar.draft(path, header, [extents])
+        sidecar.settle(path)
         log.info("the sidecar of slab %d was written anew, %d records", slab.number, len(extents))
 
 

@@ -23,10 +23,12 @@ from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
 
 SHARED_SIZE = 1 << 30
 BLOCK = 4096
-SMALL_RUN = 64 << 10
+SMALL_RUN = 256 << 10
 """Chunks under a block are packed into runs of this size, so that they do not push others off the boundaries."""
 RESERVE = 16 << 20
 """A shared slab reserves space this far ahead: few calls for a busy writer, little waste for an idle one."""
+FIRST_RESERVE = 1 << 20
+"""What it begins with, doubled from step to step: where little room is left, no writer takes it from the others."""
 PUNCH_HOLE = 0x02 | 0x01
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -136,7 +138,8 @@ class OpenSlab:
 
     def _reserve_to(self, end: int) -> None:
         start = self._reserved
-        ahead = min(SHARED_SIZE, start + max(1, -(-(end - start) // RESERVE)) * RESERVE)
+        step = min(RESERVE, max(FIRST_RESERVE, start))
+        ahead = min(SHARED_SIZE, start + max(1, -(-(end - start) // step)) * step)
         try:
             self._allocate(start, ahead - start)
         except StoreFull:
@@ -286,10 +289,10 @@ def reopen_slab(path: Path, slab: int, kind: SlabKind, size: int) -> SlabHandle 
 def trim(data_dir: DataDir) -> None:
     """Give back the space that shared slabs of a killed writer still reserve. Bytes that a sidecar lists stay.
 
-    Only a slab whose length is a multiple of the reserve step can have any; one with a living writer is locked."""
+    Only a slab whose length is a multiple of the least step can have any; one with a living writer is locked."""
     for path in data_dir.slabs.glob("S-*.slab"):
         size = path.stat().st_size
-        if size and size % RESERVE == 0:
+        if size and size % FIRST_RESERVE == 0:
             with contextlib.suppress(OSError, Corrupt):
                 _trim_one(path, size)
 

@@ -1,4 +1,4 @@
-"""Returning blocks of slabs to the file system: which ranges may go, and the system call."""
+"""Blocks of files: which ranges of a slab may go back to the file system, and the system calls for that."""
 
 import ctypes
 import fcntl
@@ -23,33 +23,64 @@ class Span(NamedTuple):
     end: int
 
 
+WINDOW = 4096
+"""Blocks that one number has the bits of: 16 MiB of a slab."""
+_FULL = (1 << WINDOW) - 1
+
+
 class Blocks:
-    """Which blocks of a slab are touched by something; a byte for each."""
+    """Which blocks of a slab are touched by something: a bit for each, where not all or none of a window are."""
 
     def __init__(self, size: int) -> None:
-        self._marks = bytearray(-(-size // BLOCK))
+        self._count = -(-size // BLOCK)
+        self._windows: dict[int, int] = {}
 
     def mark(self, offset: int, length: int) -> None:
         """An extent touches these; what lies beyond the slab's end does not count."""
-        first, end = offset // BLOCK, min(-(-(offset + length) // BLOCK), len(self._marks))
-        if first < end:
-            self._marks[first:end] = b"\1" * (end - first)
+        for window, bits in self._bits(offset // BLOCK, min(-(-(offset + length) // BLOCK), self._count)):
+            marks = self._windows.get(window, 0) | bits
+            self._windows[window] = _FULL if marks == _FULL else marks  # one object for all that are full
 
     def __bool__(self) -> bool:
-        return 1 in self._marks
+        return bool(self._windows)
 
     def touches(self, span: Span) -> bool:
         """Whether one of the blocks of a span is marked."""
-        return self._marks.find(1, span.start // BLOCK, span.end // BLOCK) >= 0
+        pieces = self._bits(span.start // BLOCK, span.end // BLOCK)
+        return any(self._windows.get(window, 0) & bits for window, bits in pieces)
 
     def gaps(self) -> Iterator[Span]:
         """The blocks that are not marked, in order, as few spans as possible."""
-        start = self._marks.find(0)
-        while start >= 0:
-            end = self._marks.find(1, start)
-            end = len(self._marks) if end < 0 else end
+        start, end = 0, 0
+        for first, last in self._runs():
+            if first > end:
+                if end > start:
+                    yield Span(start * BLOCK, end * BLOCK)
+                start = first
+            end = last
+        if end > start:
             yield Span(start * BLOCK, end * BLOCK)
-            start = self._marks.find(0, end)
+
+    @staticmethod
+    def _bits(first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Blocks by window: its number, and their bits."""
+        while first < end:
+            window, low = divmod(first, WINDOW)
+            count = min(WINDOW - low, end - first)
+            yield window, (1 << count) - 1 << low
+            first += count
+
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        """Blocks that are not marked, in order, end-exclusive; those of two windows apart."""
+        for window in range(-(-self._count // WINDOW)):
+            at = window * WINDOW
+            size = min(WINDOW, self._count - at)
+            free = ~self._windows.get(window, 0) & (1 << size) - 1
+            while free:
+                low = (free & -free).bit_length() - 1
+                high = (~(free >> low) & (free >> low) + 1).bit_length() - 1
+                yield at + low, at + low + high
+                free = free >> low + high << low + high
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
@@ -80,6 +111,13 @@ def punch(fd: int, spans: Iterable[Span]) -> int:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
     return max(0, before - os.fstat(fd).st_blocks) * 512
+
+
+def reserve(fd: int, offset: int, size: int) -> None:
+    """Have the disk set aside blocks for these bytes; the file does not become longer. Raises OSError."""
+    if _FALLOCATE(fd, _KEEP_SIZE, offset, size):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def is_alone(fd: int) -> bool:

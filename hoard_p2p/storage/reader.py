@@ -6,7 +6,7 @@ from pathlib import Path
 from hoard_p2p.errors import ChunkCorrupt, Refused
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Extent, Place
-from hoard_p2p.storage.extents import get_file, get_slab, lists, next_generation
+from hoard_p2p.storage.extents import get_file, get_slab, lists, may_serve, next_generation
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.records import FileSlab, decode_place, decode_places
@@ -118,8 +118,12 @@ class StoreReader:
         with self._index.read() as txn:
             return get_file(txn, file_key)
 
-    def committed(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Those of `extents` (from a sidecar) that the index lists, hence whose bytes were synced (I2)."""
+    def committed(self, extents: Sequence[Extent], *, repeats: bool = False) -> list[Extent]:
+        """Those of `extents` (from a sidecar) that the index lists, hence whose bytes were synced (I2); with `repeats`,
+        for a file slab, also those that it has no room to list."""
+        if repeats:
+            with self._index.read() as txn:
+                return [extent for extent in extents if may_serve(txn, extent)]
         with self._index.read() as txn:
             return [extent for extent in extents if lists(txn, extent)]
 

@@ -188,6 +188,7 @@ def _put_in_place(layout: DataDir, fresh: Path, done: Rebuilt) -> None:
             aside = next(name for name in names if not name.exists())
             layout.index.rename(aside)
             done.aside = str(aside)
+        sync_path(fresh)  # LMDB does not sync the names of its files
         fresh.rename(layout.index)
         sync_path(layout.path)
         if not layout.format.exists():

@@ -74,12 +74,14 @@ class Reclaimer:
         self._limbo = Limbo(index, clock)
         self._new_writer = new_writer
         self._freeing = Freeing(index, reader, layout, healer=healer, limbo=self._limbo, room=room)
-        self._leftovers = Leftovers(index, reader, layout, freeing=self._freeing, room=room, unlist=self._unlist_all)
+        self._leftovers = Leftovers(
+            index, reader, layout, freeing=self._freeing, healer=healer, room=room, unlist=self._unlist_all
+        )
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # who gives space back does it alone
         self.making = threading.Lock()
         """Held while a slab is made, so that nobody takes a half made one for garbage."""
-        self._claims: list[Claims] = []
+        self._claims: tuple[Claims, ...] = ()
         self.losses = 0
         """Grows inside each transaction that unlists something: who looked through the index before, and finds the same
         number inside a write transaction, knows that nothing went meanwhile."""
@@ -89,23 +91,35 @@ class Reclaimer:
     # --- unlisting
 
     def drop(self, ids: Iterable[ChunkId]) -> Dropped:
-        """Unlist every place of these chunks; those that are pending or claimed are left. In several transactions."""
-        return self._forget(sorted(set(ids)))
+        """Unlist every place of these chunks; those that are pending or claimed are left. In several transactions. Call
+        it inside `marking` if it was found out before that nobody needs them."""
+        with self.marking():
+            return self._forget(sorted(set(ids)))
 
     def sweep(self, live: Callable[[ChunkId], bool]) -> Dropped:
         """Go through the whole index and unlist the chunks that are not `live`. Chunks that are committed meanwhile
         stay; call it inside `marking` if `live` was made before. `live` is asked outside of any transaction."""
         total = Dropped(0, 0)
-        with self.marking():
-            for page in self._index.pages(Table.CHUNKS):
-                dead = [ChunkId(key) for key, _ in page if not live(ChunkId(key))]
-                total = total.plus(self._forget(dead))
-            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
+        for dropped in self.sweep_steps(live):
+            total = total.plus(dropped)
         return total
+
+    def sweep_steps(self, live: Callable[[ChunkId], bool]) -> Iterator[Dropped]:
+        """The same, page by page, for those who may end it in between."""
+        with self.marking():
+            for page in self._index.pages(Table.CHUNKS, 2 * STEP):
+                yield self._forget([ChunkId(key) for key, _ in page if not live(ChunkId(key))])
+            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
 
     @contextmanager
     def marking(self) -> Iterator[None]:
-        """Whatever is committed inside this block is not dropped in it: what is live may be found out meanwhile."""
+        """Whatever is committed, or was claimed by a publish that has not ended when this begins, is not dropped inside
+        this block: what is live may be found out meanwhile."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._free_claims(merge=False)  # that takes some ms, and this may be the event loop
+            finally:
+                self._turn.release()
         with self._lock:
             self._marking += 1
             self._fresh = self._fresh or Claims()
@@ -177,6 +191,7 @@ class Reclaimer:
         with self._turn:
             for batch in self._limbo.settle():
                 self._limbo.free(self._unclaimed(list(batch.extents.all())))
+            self._free_claims(merge=True)
             size = sum(self._give_back(slab) for slab in self._limbo.free_slabs())
             self._freeing.ghosts.look()
         return Reclaimed(size, self._limbo.waiting())
@@ -280,6 +295,8 @@ class Reclaimer:
     def close(self) -> None:
         """Ask about no ghosts any more; what is in limbo is found again at the next start."""
         self._freeing.ghosts.close()
+        for claims in self._claims:
+            claims.free()
 
     # --- who may not be disturbed
 
@@ -307,11 +324,28 @@ class Reclaimer:
                 del sends[key]
 
     def new_claims(self) -> Claims:
-        """A table of marks for a publish; what is marked there is not lost until it is closed."""
-        claims = Claims()
+        """A table of marks for a publish, which closes it when it has told what it relies on: then its snapshot is
+        known. What is marked there is not lost until that, nor to a sweep that began before."""
+        claims = Claims(lingers=True)
         with self._lock:
-            self._claims = [known for known in self._claims if not known.closed] + [claims]
+            self._claims = (*self._claims, claims)
         return claims
+
+    def _free_claims(self, *, merge: bool) -> None:
+        """Free the tables that are closed, once nobody acts on what he found out before, and no dropped place waits to
+        be compared with them; until then `merge` them into one. Turn held."""
+        with self._lock:  # in this order: who decides later knows the snapshots of those that have ended by now
+            ended, deciding = [claims for claims in self._claims if claims.closed], self._marking > 0
+        kept = ended[:1] if deciding or self._limbo.unsettled else []
+        if kept and not merge:
+            return
+        for claims in ended[len(kept) :]:
+            if kept:
+                kept[0].absorb(claims)
+        with self._lock:
+            self._claims = (*kept, *(claims for claims in self._claims if claims not in ended))
+        for claims in ended[len(kept) :]:
+            claims.free()
 
 
 def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:

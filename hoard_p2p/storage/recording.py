@@ -42,8 +42,13 @@ class Recorder:
         """The transaction in which the change that `entries` tell is to be made. Raises StoreFailed."""
         with self._turn:
             self._journal.append(entries)
-            with self._index.write() as txn:
-                yield txn
+            try:
+                with self._index.write() as txn:
+                    yield txn
+            except BaseException:  # the journal told of a change that was not made: a rebuilt index would have it
+                with suppress(StoreFailed):  # else the next mending finds it
+                    self._journal.rewrite(self._told())
+                raise
             if self._journal.size > self._next_look:
                 try:
                     self._shorten()
@@ -91,9 +96,13 @@ class Recorder:
 
     def _shorten(self) -> None:
         """Once it is large, and four times as long as what it says. The index is not behind it here."""
-        with self._index.read() as txn:
-            entries = Chronicle.of_index(txn).entries()
+        entries = self._told()
         size = sum(len(journal.encode(entry)) for entry in entries)
         if self._journal.size > max(self._room, 4 * size):
             self._journal.rewrite(entries)
         self._next_look = max(self._room, 4 * size)
+
+    def _told(self) -> list[journal.Entry]:
+        """What the index says."""
+        with self._index.read() as txn:
+            return Chronicle.of_index(txn).entries()

@@ -6,6 +6,7 @@ checks its own crc.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -119,7 +120,7 @@ class SlabRecord(NamedTuple):
     file_key: bytes
 
 
-def encode_places(places: list[Place]) -> bytes:
+def encode_places(places: Sequence[Place]) -> bytes:
     return b"".join(
         _PLACE.pack(slab, offset & 0xFFFFFFFF, offset >> 32, length, generation)
         for slab, offset, length, generation in places

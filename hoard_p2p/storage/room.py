@@ -29,9 +29,13 @@ MARGIN_SHARE, MARGIN_MOST = 64, 64 << 20
 """1/64 of the capacity, at most 64 MiB, is never granted: index pages and sidecars are written without asking."""
 
 REST_SECONDS = 1.0
-"""How long the size of all but the slabs (index, journal, log, temporary files: a few files) is believed."""
+"""How long the size of all but slabs and index (journal, log, temporary files: a few files) is believed."""
 
 _SECTOR = 512
+
+
+CAPACITY_SHARE = 0.8
+"""Of the space that is free at the first start, where no capacity was chosen."""
 
 
 class Disk(NamedTuple):
@@ -62,7 +66,8 @@ class Room:
     ) -> None:
         """`capacity` None: as much as the floor allows. `disk`: looks at the file system. Raises OSError."""
         self.relief: Callable[[int], bool] | None = None
-        """Tries to free that many bytes, and says whether it freed any; `grant` calls it once before it gives up."""
+        """Tries to make that many bytes available, and says whether they are; `grant` calls it once before it gives
+        up."""
         self.advice: Callable[[int], str] | None = None
         """What could be given up to have that many bytes more, in words; empty if nothing."""
         self._layout = layout
@@ -73,7 +78,8 @@ class Room:
         self._floor = floor
         self._promised = self._ghosts = self._changes = 0
         self._slabs = size_of(layout.slabs)
-        self._rest, self._rest_seen = 0, float("-inf")
+        self._index = self._rest = 0
+        self._rest_seen = float("-inf")
 
     @property
     def capacity(self) -> int:
@@ -122,8 +128,7 @@ class Room:
         if not self._lacks(size):
             return
         with self._relieving:  # of several in need one frees, the others look again
-            lacking = self._lacks(size)
-            if not lacking or (self.relief is not None and self.relief(lacking) and not self._lacks(size)):
+            if not self._lacks(size) or (self.relief is not None and self.relief(size) and not self._lacks(size)):
                 return
         raise self._full(size)
 
@@ -190,9 +195,11 @@ class Room:
         now = time.monotonic()
         if now - self._rest_seen >= REST_SECONDS:
             with contextlib.suppress(OSError):  # a disk that is ill: as it was
-                self._rest = size_of(self._layout.path, leave_out=self._layout.slabs)
+                self._rest = size_of(self._layout.path, self._layout.slabs, self._layout.index)
             self._rest_seen = now
-        return self._slabs + self._ghosts + self._rest
+        with contextlib.suppress(OSError):
+            self._index = size_of(self._layout.index)
+        return self._slabs + self._ghosts + self._rest + self._index
 
     def _lacking(self, size: int, disk: Disk) -> int:
         """By how much `size` more bytes are too many; negative: what could be had besides."""
@@ -250,17 +257,22 @@ def disk_of(path: Path) -> Disk:
     return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
-def size_of(directory: Path, leave_out: Path | None = None) -> int:
-    """Disk space of everything in a directory, itself included, by blocks as `du` counts. What vanishes meanwhile
-    counts nothing. Raises OSError if the directory cannot be looked at."""
+def default_capacity(disk: Disk, floor: int) -> int:
+    """Bytes that a store may take that was told nothing: no more than the floor lets it have."""
+    return max(0, min(int(disk.free * CAPACITY_SHARE), disk.free - floor))
+
+
+def size_of(directory: Path, *leave_out: Path) -> int:
+    """Disk space of everything in a directory but for `leave_out`, itself included, by blocks as `du` counts. What
+    vanishes meanwhile counts nothing. Raises OSError if the directory cannot be looked at."""
     total = directory.stat().st_blocks * _SECTOR
     waiting = [os.fspath(directory)]
-    skipped = None if leave_out is None else os.fspath(leave_out)
+    skipped = set(map(os.fspath, leave_out))
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    if entry.path == skipped:
+                    if entry.path in skipped:
                         continue
                     with contextlib.suppress(FileNotFoundError):
                         total += entry.stat(follow_symlinks=False).st_blocks * _SECTOR

@@ -17,6 +17,7 @@ from hoard_p2p.interfaces import Extent, Place, SlabHandle, SlabKind
 from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import files, journal, ledger, limits
 from hoard_p2p.storage.chronicle import SETTINGS, held, setting
+from hoard_p2p.storage.condition import Condition
 from hoard_p2p.storage.drops import DROPS, number_of
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import WriterSettings
@@ -63,6 +64,7 @@ class Store:
         self.mender = Mender(self._index, data_dir, self.healer)
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
+        self.condition = Condition(data_dir, self.room)
         self.life = LifeTables(self._index, self.recorder)
         self._writers: list[ChunkWriter] = []
         self.reclaimer = Reclaimer(
@@ -158,7 +160,7 @@ class Store:
             return handle
         except OSError as error:
             with self._index.write() as txn:
-                chunks.drop_slab(txn, slab)
+                chunks.forget_slab(txn, slab)
             raise store_failure(f"no new slab in {self._layout.slabs}", error) from error
 
     def grant(self, size: int) -> None:

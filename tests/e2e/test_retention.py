@@ -43,6 +43,8 @@ def test_a_mounted_snapshot_stays_also_over_a_crash_of_the_node_and_goes_from_th
     assert users(node, snapshot) == [f"mounted on {point}"], "before its mount has attached, too"
     refused = node.hoard("rm", snapshot, check=False)
     assert (refused.returncode, "is named set:1" in refused.stderr) == (1, True)
+    would = node.json("rm", "--dry-run", snapshot)
+    assert ("is named set:1" in would["refusal"], would["bytes"] >= 12 << 20) == (True, True)
     node.hoard("untag", "set:1")
     refused = node.hoard("rm", snapshot, check=False)
     assert (refused.returncode, str(point) in refused.stderr) == (1, True)
@@ -55,7 +57,7 @@ def test_a_mounted_snapshot_stays_also_over_a_crash_of_the_node_and_goes_from_th
     kept = node.json("evict", snapshot)
     assert (kept["chunks"], "only node" in kept["kept"][0]) == (0, True)
     would = node.json("rm", "--dry-run", snapshot)
-    assert would["bytes"] >= 12 << 20
+    assert (would["refusal"], would["bytes"] >= 12 << 20) == ("", True)
     before = slabs_size(node)
     node.hoard("rm", snapshot)
     wait_until(lambda: slabs_size(node) < before - (11 << 20), "the disk space comes back by itself")

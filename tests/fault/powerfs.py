@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
+from typing import TypeVar
 
 from hoard_p2p.errors import HoardError
 from hoard_p2p.mount import kernel
@@ -294,8 +295,17 @@ class PowerFs:
         return b""
 
 
+F = TypeVar("F", bound=PowerFs)
+
+
 @contextmanager
 def powered(mountpoint: Path) -> Iterator[PowerFs]:
+    with served(mountpoint, PowerFs) as server:
+        yield server
+
+
+@contextmanager
+def served(mountpoint: Path, kind: Callable[[int], F]) -> Iterator[F]:
     """The file system, mounted on an empty directory until the block ends. Needs root."""
     device_fd = open_device()
     os.set_blocking(device_fd, False)
@@ -306,7 +316,7 @@ def powered(mountpoint: Path) -> Iterator[PowerFs]:
         raise OSError(ctypes.get_errno(), f"cannot mount: {os.strerror(ctypes.get_errno())}")
     try:
         shake_hands(device_fd, WANTED)
-        server = PowerFs(device_fd)
+        server = kind(device_fd)
         thread = threading.Thread(target=server.serve, name="power-fs")
         thread.start()
         try:

@@ -16,7 +16,7 @@ from types import FrameType
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
 from hoard_p2p.storage import journal
 from hoard_p2p.storage.groups import WriterSettings
-from hoard_p2p.storage.openslab import RESERVE
+from hoard_p2p.storage.openslab import FIRST_RESERVE
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.store import Store
 
@@ -97,7 +97,7 @@ def check(data_dir: Path, promised: set[str]) -> None:
         known = {entry.payload for entry in journal.scan(data_dir / "journal") if entry.kind == journal.Kind.ROOT}
         assert store.root(SNAPSHOT) is None or SNAPSHOT + b"root" in known
         left = [path.stat().st_size for path in (data_dir / "slabs").glob("S-*.slab")]
-        assert all(size % RESERVE or not size for size in left)
+        assert all(size % FIRST_RESERVE or not size for size in left)
 
 
 def calls_in_all(directory: Path) -> int:

@@ -1,4 +1,5 @@
-"""The power goes while a real store works: whatever the disk kept, the store opens, is right, and works on."""
+"""The power goes while a real store works: whatever the disk kept, the store opens, is right, and works on; the same if
+its index is deleted then and made again."""
 
 import os
 import random
@@ -10,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.power_work import Promises, examine
+from tests.fault.power_work import Promises, examine, examine_without_index
 from tests.fault.powerdisk import Fate, Log
 from tests.fault.powerfs import powered
 
 ROOT = Path(__file__).parents[2]
 SEEDS = tuple(map(int, os.environ.get("HOARD_POWER_SEEDS", "1,2,3").split(",")))
-CUTS = int(os.environ.get("HOARD_POWER_CUTS", "25"))
+CUTS = int(os.environ.get("HOARD_POWER_CUTS", "18"))
 
 
 def record(mountpoint: Path, seed: int, actions: int) -> Log:
@@ -29,9 +30,14 @@ def record(mountpoint: Path, seed: int, actions: int) -> Log:
 
 
 def cut_power(log: Log, cut: int, fate: Fate, directory: Path, draw: random.Random) -> None:
-    """Open the store from what is left, twice, and let it work in between."""
-    log.after(cut, fate, draw).build(directory)
-    examine(directory / "data", Promises(log.marks(cut)), draw)
+    """Open the store from what is left, twice, and let it work in between; now and then without its index."""
+    disk = log.after(cut, fate, draw)
+    disk.build(directory)
+    promises = Promises(log.marks(cut))
+    examine(directory / "data", promises, draw)
+    if draw.random() < 0.4:
+        disk.build(directory / "again")
+        examine_without_index(directory / "again" / "data", promises)
 
 
 def cut_often(log: Log, seed: int, cuts: int, directory: Path) -> None:
@@ -64,7 +70,7 @@ def test_a_store_that_was_being_made_when_the_power_went_can_be_made_again(
     tmp_path: Path, new_directory: Callable[[str], Path]
 ) -> None:
     log = record(new_directory("power"), 1, 0)
-    for cut in range(1, len(log), 3):
+    for cut in range(1, len(log), 5):
         place = tmp_path / str(cut)
         cut_power(log, cut, Fate.ANY if cut % 2 else Fate.FIRST, place, random.Random(cut))
         shutil.rmtree(place)

@@ -65,6 +65,16 @@ def test_rm_names_the_refs_that_went_with_it(capsys: pytest.CaptureFixture[str])
     assert told.out == ID + "\n" and "set:1 is gone" in told.err
 
 
+def test_a_dry_run_of_rm_says_what_stands_in_the_way_and_what_would_be_freed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer: Body = {"snapshot": ID, "names": ["set:1"], **FREED, "dry_run": True, "refusal": "it is named set:1"}
+    assert run(["rm", "--dry-run", "set:1"], FakeNode(rm=answer).doors()) == 0
+    told = capsys.readouterr().err
+    assert "would not be removed now: it is named set:1" in told
+    assert "would free 3.0 MiB" in told
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("30d", 2592000), ("12h", 43200), ("0", 0), ("90", 90), ("2w", 1209600)])
 def test_times_are_given_in_units(text: str, seconds: int, tmp_path: Path) -> None:
     node = FakeNode(publish={"snapshot": ID})

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hoard_p2p.config import Json
+from hoard_p2p.errors import StoreFailed
 from hoard_p2p.ids import chunk_id, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.names_wire import snapshot_json
@@ -55,6 +56,30 @@ def test_what_a_peer_is_being_sent_is_not_given_back_until_it_was_sent(tmp_path:
             await node.blocking(_drop_while_it_is_sent, node)
 
     run(main)
+
+
+def test_chunks_are_not_counted_as_being_sent_when_another_cannot_be_opened(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "a") as node:
+            await node.blocking(_fail_to_open, node)
+
+    run(main)
+
+
+def _fail_to_open(node: Node) -> None:
+    datas, service = [os.urandom(100_000) for _ in range(2)], NodeService(node)
+    for data in datas:
+        with node.store.writer() as writer:
+            writer.put(chunk_id(data), data)
+    place = node.reader.place(chunk_id(datas[1]))
+    assert place is not None
+    path = node.reader.slab_path(place.slab)
+    path.unlink()
+    path.symlink_to(path)  # an error like that of a process without descriptors
+    with pytest.raises(StoreFailed):
+        service.locate([chunk_id(data) for data in datas])
+    node.store.reclaimer.drop([chunk_id(datas[0])])
+    assert not node.store.reclaimer.reclaim().waiting
 
 
 def _drop_while_it_is_sent(node: Node) -> None:

@@ -4,12 +4,17 @@ import os
 import select
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from hoard_p2p.chunking import MIB
+from hoard_p2p.publish import crew_wire
 from hoard_p2p.publish.board import Board, Counts
+from hoard_p2p.publish.entries import Content
+from hoard_p2p.publish.walk import Directory, Found
+from hoard_p2p.publish.worker import answer_of
 from tests.unit.publish_trees import options, publish
 
 PROGRAM = """
@@ -105,6 +110,26 @@ def test_a_worker_that_dies_fails_the_publish(tree: Path, tmp_path: Path) -> Non
 
 def test_a_publish_that_is_cancelled_ends_its_workers(tree: Path, tmp_path: Path) -> None:
     assert run(tree, tmp_path / "scratch", "stop") == ["Refused", "publish", "cancelled"]
+
+
+def found_in(directory: Path) -> Found:
+    return Found(b"large", os.stat(directory), Directory(b"", -1))
+
+
+def test_a_worker_that_ends_says_nothing_of_a_file_that_it_never_began(tmp_path: Path) -> None:
+    never: Future[Content] = Future()
+    never.cancel()
+    assert answer_of(never, 7, found_in(tmp_path)) is None
+
+
+@pytest.mark.expect_warnings
+def test_whatever_a_worker_fails_with_is_told(tmp_path: Path) -> None:
+    failed: Future[Content] = Future()
+    failed.set_exception(RuntimeError("unforeseen"))
+    answer = answer_of(failed, 7, found_in(tmp_path))
+    assert answer is not None
+    assert answer[:3] == (crew_wire.FAILED, -7, "StoreFailed")
+    assert "unforeseen" in answer[3]
 
 
 def test_workers_die_with_their_leader(tmp_path: Path) -> None:

@@ -143,6 +143,14 @@ def test_a_sidecar_that_is_damaged_or_gone_costs_no_chunk_and_is_made_again(stor
     assert sorted(recorded(slab)) == sorted(map(chunk_id, DATAS[1:]))
 
 
+def test_a_sidecar_that_is_made_again_is_as_private_as_before(store: Store) -> None:
+    side = sidecar_path(put(store, *DATAS))
+    before = side.stat().st_mode
+    _behead(side)
+    store.reclaimer.leftovers()
+    assert side.stat().st_mode == before
+
+
 def test_a_sidecar_is_rewritten_when_most_of_it_is_dead(store: Store) -> None:
     small = [RNG.randbytes(9000) for _ in range(200)]
     slab = put(store, *small)
@@ -168,6 +176,23 @@ def test_a_slab_that_is_nearly_empty_is_emptied_into_another(store: Store) -> No
     assert len(names(store)) == 2
 
 
+def test_a_nearly_empty_slab_gives_up_no_chunk_whose_other_copy_is_damaged(store: Store) -> None:
+    many = [RNG.randbytes(9000) for _ in range(100)]
+    put(store, *many)
+    kept = many[-1]
+    with store.writer() as writer:
+        writer.put_copy(chunk_id(kept), kept)
+    other = store.reader().places_of(chunk_id(kept))[1]
+    with store.reader().slab_path(other.slab).open("r+b") as file:
+        file.seek(other.offset)
+        file.write(b"damage")
+    store.reclaimer.drop(map(chunk_id, many[:-1]))
+    for _ in range(2):
+        store.reclaimer.reclaim()
+        store.reclaimer.leftovers()
+    assert any(store.healer.good(chunk_id(kept), place) for place in store.reader().places_of(chunk_id(kept)))
+
+
 def test_a_nearly_empty_slab_stays_if_what_it_has_is_damaged(store: Store) -> None:
     many = [RNG.randbytes(9000) for _ in range(100)]
     slab = put(store, *many)
@@ -182,6 +207,53 @@ def test_a_nearly_empty_slab_stays_if_what_it_has_is_damaged(store: Store) -> No
     store.reclaimer.reclaim()
     assert slab_of(store, many[-1]) == slab
     assert store.reader().place(chunk_id(many[-1])) == place
+
+
+@pytest.mark.parametrize("heals", [True, False])
+def test_a_file_with_damage_keeps_repeats_that_the_index_does_not_list(store: Store, heals: bool) -> None:
+    """It is complete again once healed, and a mount that had it as backing file reads there all the time."""
+    data, other = RNG.randbytes(30_000), RNG.randbytes(30_000)
+    pieces = [*[data] * 20, other, *[data] * 20]
+    runs = [(chunk_id(piece), len(piece)) for piece in pieces]
+    with store.writer(WriterSettings(copy_share=1)) as writer:
+        sink = writer.open_file(sum(map(len, pieces)))
+        for number, piece in enumerate(pieces):
+            sink.put(chunk_id(piece), piece, number * len(data))
+        writer.flush()
+        sink.finish(KEY, runs)
+    slab = slab_of(store, other)
+    places = store.reader().places_of(chunk_id(data)) if heals else []
+    for place in (*places, *store.reader().places_of(chunk_id(other))):
+        identifier = chunk_id(data) if place in places else chunk_id(other)
+        assert store.quarantine(identifier, place)
+    if not heals:
+        store.healer.give_up([chunk_id(other)])
+    with slab.open("rb"):  # as a mount has it
+        store.reclaimer.leftovers()
+    content = slab.read_bytes()
+    assert content[: 20 * len(data)] == data * 20
+    assert content[21 * len(data) :] == data * 20
+    for piece in (data, other) if heals else ():
+        assert store.heal(chunk_id(piece), piece) is not None
+    found = store.file_slab(KEY)
+    assert found is not None
+    assert found.complete is heals
+    if not heals:
+        before = space(slab)
+        store.reclaimer.leftovers()
+        assert space(slab) < before - 20 * len(data), "nobody has it open any more"
+
+
+def test_a_file_that_is_complete_in_one_slab_is_not_said_to_be_in_another(store: Store) -> None:
+    """The first may be a mount's backing file: all of it is kept because it is recorded."""
+    slabs = []
+    for _ in range(2):
+        handle = store.new_slab(SlabKind.FILE, 20_000)
+        store.complete_file(KEY, handle.slab, True)
+        slabs.append(handle.slab)
+        os.close(handle.data_fd)
+        os.close(handle.sidecar_fd)
+    assert store.file_slab(KEY) == (slabs[0], True)
 
 
 def test_a_complete_file_keeps_repeats_that_the_index_does_not_list(store: Store) -> None:

@@ -204,6 +204,19 @@ def test_a_chunk_that_no_sidecar_names_is_checked_all_the_same(store: Store) -> 
     assert missing(scrub(store)) == {chunk_id(SMALL[5])}
 
 
+def test_a_sidecar_that_is_written_anew_names_what_will_be_healed(store: Store) -> None:
+    put(store, *SMALL)
+    damaged = SMALL[-1]
+    assert store.quarantine(chunk_id(damaged), place_of(store, damaged))
+    sidecar_path(slab_of(store, SMALL[0])).unlink()
+    scrub(store)
+    assert store.heal(chunk_id(damaged), damaged) is not None
+    store.reclaimer.leftovers()  # what no sidecar names is garbage
+    into = bytearray(len(damaged))
+    assert store.reader().read_into(chunk_id(damaged), 0, memoryview(into)) is not None
+    assert into == damaged
+
+
 def test_the_sidecar_of_a_slab_that_is_written_is_left_alone(store: Store) -> None:
     with store.writer() as writer:
         writer.put(chunk_id(SMALL[0]), SMALL[0])

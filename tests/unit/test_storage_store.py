@@ -16,6 +16,7 @@ from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
 from hoard_p2p.interfaces import Extent, Place, SlabKind
 from hoard_p2p.peer import NodeId
 from hoard_p2p.storage import journal
+from hoard_p2p.storage.chronicle import Chronicle
 from hoard_p2p.storage.extents import next_generation
 from hoard_p2p.storage.journal import Kind
 from hoard_p2p.storage.reader import StoreReader
@@ -220,6 +221,17 @@ def test_holds_are_a_set_per_snapshot(store: Store) -> None:
     store.remove_snapshot(SNAPSHOTS[0], 99)
     assert store.holds(SNAPSHOTS[0]) == set()
     assert store.holds(SNAPSHOTS[1]) == {7}
+
+
+def test_a_change_that_the_index_did_not_take_is_not_told_by_the_journal(store: Store) -> None:
+    store.put_root(SNAPSHOTS[0], b"root", record(SNAPSHOTS[0]))
+    gone = journal.Entry(Kind.FORGOTTEN, SNAPSHOTS[0])
+    with pytest.raises(ZeroDivisionError), store.recorder.recorded([gone]):
+        raise ZeroDivisionError
+    told = Chronicle.of_journal(journal.scan(store.data_dir / "journal"))
+    assert told.roots == {SNAPSHOTS[0]: b"root"}
+    store.put_root(SNAPSHOTS[1], b"root", record(SNAPSHOTS[1]))
+    assert SNAPSHOTS[1] in Chronicle.of_journal(journal.scan(store.data_dir / "journal")).roots
 
 
 def test_the_journal_tells_every_change_of_names_in_order(store: Store) -> None:
