@@ -154,6 +154,9 @@ class Evictions:
         record = self._node.names.snapshot(snapshot)
         catalog = await self.catalog(snapshot)
         if record is None or catalog is None:
+            outcome.kept.append(
+                f"all of {short(snapshot)} stays: its catalog is not whole here, so what is its is not known"
+            )
             return outcome
         evictor = await self.evictor(snapshot)
         for part in Part:

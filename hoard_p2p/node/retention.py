@@ -272,6 +272,7 @@ class Retention:
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
+            node.catalogs.forget_all_but({record.id for record in node.names.known()})
             if thorough:
                 tidy = partial(collecting.leftovers, node.store, course)
                 outcome.reclaimed += await course.follow(self._executor, tidy)
@@ -285,10 +286,12 @@ class Retention:
         return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
 
     async def _sweep(self, gone: set[SnapshotId], course: Course, *, dry_run: bool) -> Dropped:
+        before = Dropped(0, 0)
         for _ in range(SWEEP_TRIES):
             try:
-                return await self._sweep_once(gone, course, dry_run=dry_run)
-            except collecting.Interrupted:
+                return before.plus(await self._sweep_once(gone, course, dry_run=dry_run))
+            except collecting.Interrupted as interruption:
+                before = before.plus(interruption.dropped)
                 await asyncio.sleep(RECLAIM_PAUSE)
         raise Unavailable("not all was collected: snapshots kept being mounted meanwhile; try again: hoard gc")
 
@@ -303,10 +306,13 @@ class Retention:
         found = await self.thread(collecting.marks, node.store, sorted(wanted), must & wanted)
         for snapshot in found.unread:
             found.add_open(await self._readable(snapshot))
+        for snapshot in found.partly:
+            if (opened := node.catalogs.peek(snapshot)) is not None:  # in memory, if not on the disk
+                found.add_open(opened)
         keys = set() if dry_run else await self.thread(collecting.file_keys, node.store, found)
         async with self._turn:
-            if node.leases.leased() - gone - wanted:
-                raise collecting.Interrupted  # what came meanwhile is not marked
+            if node.leases.leased() - gone - found.marked:
+                raise collecting.Interrupted  # in use since just now, and not marked, or not all of it
             dropped = await course.follow(
                 self._executor,
                 lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, course, dry_run=dry_run),

@@ -3,9 +3,10 @@
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from errno import EINVAL, ELOOP
 from mmap import mmap
 from queue import Empty, SimpleQueue
@@ -22,6 +23,9 @@ from hoard_p2p.publish.walk import LOOKS, SPECIAL, Begin, Found, FoundDirectory,
 
 BATCH_BYTES = 2 * MIB
 """Bytes of small files that one task reads before their chunks are put."""
+
+AHEAD = 8
+"""Small files that are open at once."""
 
 ARENA = BATCH_BYTES + SMALL_FILE
 
@@ -148,7 +152,8 @@ class EntryReader:
         arena = self._free_arena()
         try:
             intake = self._small(arena)
-            outcomes = [self._read_one(step, intake) if isinstance(step, Found) else step for step in steps]
+            with closing(_Ahead(self._plain(steps, intake))) as ahead:
+                outcomes = [self._read_one(step, intake, ahead) if isinstance(step, Found) else step for step in steps]
             intake.keep()
             return outcomes
         finally:
@@ -171,13 +176,16 @@ class EntryReader:
         assert not isinstance(content, Future)
         return content
 
-    def _read_one(self, found: Found, intake: SmallFiles) -> Content | Future[Content]:
-        status = found.status
-        if not self.only_open and stat.S_ISREG(status.st_mode) and intake.takes(status.st_size):
-            file = _at_once(found, intake)
-            if file is not None:
-                return file
-        return self._read(found, intake)
+    def _plain(self, steps: Sequence[Step], intake: SmallFiles) -> list[Found]:
+        """Those that are worth a try with the fewest calls."""
+        if self.only_open:
+            return []
+        founds = [step for step in steps if isinstance(step, Found)]
+        return [one for one in founds if stat.S_ISREG(one.status.st_mode) and intake.takes(one.status.st_size)]
+
+    def _read_one(self, found: Found, intake: SmallFiles, ahead: "_Ahead") -> Content | Future[Content]:
+        fd = ahead.take(found)
+        return (_at_once(found, fd, intake) if fd >= 0 else None) or self._read(found, intake)
 
     def _read(self, found: Found, intake: Intake) -> Content | Future[Content]:
         is_link = stat.S_ISLNK(found.status.st_mode)
@@ -245,23 +253,49 @@ class EntryReader:
         return None
 
 
-def _at_once(found: Found, intake: SmallFiles) -> FileRead | None:
-    """A file that nobody changed since it was listed, read with the fewest calls; None: look closer."""
-    status = found.status
-    if is_young(status, time.time_ns()):
-        return None
-    runs = None
+class _Ahead:
+    """The files that are read next, open already, and their pages on the way: the disk serves several at once."""
+
+    def __init__(self, founds: Sequence[Found]) -> None:
+        self._coming = iter(founds)
+        self._open: deque[tuple[Found, int]] = deque()
+
+    def take(self, found: Found) -> int:
+        """A descriptor that is the caller's; -1 if it is none of these files, or cannot be opened."""
+        while len(self._open) < AHEAD and (coming := next(self._coming, None)) is not None:
+            self._open.append((coming, _opened(coming)))
+        return self._open.popleft()[1] if self._open and self._open[0][0] is found else -1
+
+    def close(self) -> None:
+        for _, fd in self._open:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _opened(found: Found) -> int:
     try:
         fd = os.open(found.name, OPEN_FILE, dir_fd=found.directory.fd)
-        try:
-            attributes = read_attributes(fd)
-            runs = intake.read(fd, status.st_size)
-            now = os.fstat(fd)
-        finally:
-            os.close(fd)
+    except OSError:
+        return -1
+    with suppress(OSError):
+        os.posix_fadvise(fd, 0, found.status.st_size, os.POSIX_FADV_WILLNEED)
+    return fd
+
+
+def _at_once(found: Found, fd: int, intake: SmallFiles) -> FileRead | None:
+    """A file that nobody changed since it was listed, read with the fewest calls; None: look closer. Closes `fd`."""
+    status = found.status
+    runs = None
+    try:
+        young = is_young(status, time.time_ns())
+        attributes = read_attributes(fd)
+        runs = None if young else intake.read(fd, status.st_size)
+        now = os.fstat(fd)
         same = stamps(now) == stamps(status) and now.st_dev == status.st_dev
     except OSError:
         same = False
+    finally:
+        os.close(fd)
     if not same or runs is None:
         intake.reject()
         return None

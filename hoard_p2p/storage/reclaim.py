@@ -100,12 +100,16 @@ class Reclaimer:
         """Go through the whole index and unlist the chunks that are not `live`. Chunks that are committed meanwhile
         stay; call it inside `marking` if `live` was made before. `live` is asked outside of any transaction."""
         total = Dropped(0, 0)
-        with self.marking():
-            for page in self._index.pages(Table.CHUNKS):
-                dead = [ChunkId(key) for key, _ in page if not live(ChunkId(key))]
-                total = total.plus(self._forget(dead))
-            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
+        for dropped in self.sweep_steps(live):
+            total = total.plus(dropped)
         return total
+
+    def sweep_steps(self, live: Callable[[ChunkId], bool]) -> Iterator[Dropped]:
+        """The same, page by page, for those who may end it in between."""
+        with self.marking():
+            for page in self._index.pages(Table.CHUNKS, 2 * STEP):
+                yield self._forget([ChunkId(key) for key, _ in page if not live(ChunkId(key))])
+            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
 
     @contextmanager
     def marking(self) -> Iterator[None]:

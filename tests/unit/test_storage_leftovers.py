@@ -143,6 +143,14 @@ def test_a_sidecar_that_is_damaged_or_gone_costs_no_chunk_and_is_made_again(stor
     assert sorted(recorded(slab)) == sorted(map(chunk_id, DATAS[1:]))
 
 
+def test_a_sidecar_that_is_made_again_is_as_private_as_before(store: Store) -> None:
+    side = sidecar_path(put(store, *DATAS))
+    before = side.stat().st_mode
+    _behead(side)
+    store.reclaimer.leftovers()
+    assert side.stat().st_mode == before
+
+
 def test_a_sidecar_is_rewritten_when_most_of_it_is_dead(store: Store) -> None:
     small = [RNG.randbytes(9000) for _ in range(200)]
     slab = put(store, *small)
