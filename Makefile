@@ -24,9 +24,10 @@ soak: $(DEV)  ## the long tests: minutes of killing under checked reads
 simulate: $(RUN)  ## decisions of the real code over made-up loads (docs/simulations.md)
 	$(BIN)/python simulations/retention.py
 
-nightly: $(DEV)  ## the store's state machine for 10,000 steps, a kill at every step, a thousand power cuts
-	HOARD_MACHINE_STEPS=10000 HOARD_KILL_EVERY=1 HOARD_POWER_CUTS=200 HOARD_POWER_SEEDS=1,2,3,4,5 \
-	  $(BIN)/pytest --timeout 3600 tests/property/test_storage_machine.py tests/fault/test_storage_kills.py tests/fault/test_storage_power.py $(ARGS)
+nightly: $(DEV)  ## the store: 10,000 random steps, a kill at every step, a thousand power cuts, a hundred dead nodes
+	HOARD_MACHINE_STEPS=10000 HOARD_KILL_EVERY=1 HOARD_POWER_CUTS=200 HOARD_POWER_SEEDS=1,2,3,4,5 HOARD_NODE_KILLS=100 HOARD_NODE_EVERY=6 \
+	  $(BIN)/pytest --timeout 3600 tests/property/test_storage_machine.py tests/fault/test_storage_kills.py tests/fault/test_storage_power.py \
+	  tests/fault/test_node_kills.py tests/fault/test_node_steps.py $(ARGS)
 
 check: $(DEV)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

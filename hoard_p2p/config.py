@@ -12,6 +12,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 DEFAULT_REPLICAS = 2
 DEFAULT_TIMEOUT = 60.0
+LEAST_CAPACITY, MOST_CAPACITY = 1 << 20, 1 << 60
+"""Bytes that a store may be allowed."""
 _UNITS = {"": 1, "b": 1, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 
@@ -60,6 +62,20 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * (1 << _UNITS[unit] if unit else 1))
 
 
+def check_capacity(size: int) -> int:
+    """The size, if a store can have it. Raises BadRequest."""
+    if size < LEAST_CAPACITY:
+        raise BadRequest(f"a capacity of {size} bytes is too little; 1MiB is the least")
+    if size > MOST_CAPACITY:
+        raise BadRequest(f"a capacity of {size} bytes is too much; 1024PiB is the most")
+    return size
+
+
+def parse_capacity(text: str) -> int:
+    """Bytes of a size (see `parse_size`) that a store can have. Raises BadRequest."""
+    return check_capacity(parse_size(text))
+
+
 def parse_floor(text: str) -> Floor:
     """A size (see `parse_size`), or a percentage such as `5%`, below 100. Raises BadRequest."""
     if not text.strip().endswith("%"):
@@ -71,6 +87,17 @@ def parse_floor(text: str) -> Floor:
     if not 0 <= percent < 100:
         raise BadRequest(f"{text!r} is no floor; write for instance 5% or 50GiB")
     return Floor(percent=percent)
+
+
+def parse_days(text: str) -> float:
+    """Days, at least 0, at most 100 years. Raises BadRequest."""
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days <= 36_500:
+        raise BadRequest(f"{text!r} is no number of days; write for instance 7, or 0 for never")
+    return days
 
 
 def parse_listen(text: str) -> tuple[str, int]:

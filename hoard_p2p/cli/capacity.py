@@ -8,18 +8,22 @@ from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Doors
 from hoard_p2p.cli.options import data_dir_option, json_option
 from hoard_p2p.cli.output import write_json
-from hoard_p2p.config import Json, parse_floor, parse_size
+from hoard_p2p.config import Json, parse_capacity, parse_floor
+from hoard_p2p.errors import BadRequest
 from hoard_p2p.printing import size_text
+
+LEAST_FLOOR = 1 << 20
 
 
 def floor_text(text: str) -> str:
-    """The setting as given, checked. Raises BadRequest."""
-    parse_floor(text)
+    """The setting as given, checked: a few bytes are a forgotten unit. Raises BadRequest."""
+    if 0 < parse_floor(text).size < LEAST_FLOOR:
+        raise BadRequest(f"a floor of {text!r} bytes is none; write for instance 5% or 50GiB")
     return text
 
 
 @click.command()
-@click.argument("size", type=parse_size, required=False)
+@click.argument("size", type=parse_capacity, required=False)
 @click.option("--floor", type=floor_text, default=None, metavar="SIZE|PERCENT", help="What stays free for others.")
 @data_dir_option
 @json_option

@@ -17,7 +17,7 @@ from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, table, write_json
 from hoard_p2p.cli.scrubbing import scrub_text
-from hoard_p2p.config import NodeSettings, default_cluster, default_name, parse_listen, parse_size
+from hoard_p2p.config import NodeSettings, default_cluster, default_name, parse_capacity, parse_days, parse_listen
 from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.printing import printable, size_text
@@ -47,7 +47,7 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option("--rack", default="", help="Copies of a segment go to different racks where there are several.")
 @click.option(
     "--capacity",
-    type=parse_size,
+    type=parse_capacity,
     default=None,
     metavar="SIZE",
     help="What this node may take of the disk, for instance 500GiB; nodes with more are home of more data "
@@ -70,7 +70,7 @@ _CLEAR = "\x1b[H\x1b[J"
 )
 @click.option(
     "--scrub-days",
-    type=click.FloatRange(min=0),
+    type=parse_days,
     default=None,
     metavar="DAYS",
     help="In so many days everything stored is read and checked once, in the background; 0: never "

@@ -6,7 +6,7 @@ import logging
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,6 +126,11 @@ class Catalogs:
     def peek(self, snapshot: SnapshotId) -> OpenSnapshot | None:
         """The snapshot if it is open now. Free."""
         return self._open.get(snapshot)
+
+    def forget_all_but(self, living: Collection[SnapshotId]) -> None:
+        """Keep others open no longer than somebody uses them: each takes its length of memory, and two descriptors."""
+        for snapshot in self._open.keys() - living:
+            del self._open[snapshot]
 
     def _remember(self, opened: OpenSnapshot) -> None:
         self._open[opened.id] = opened

@@ -23,23 +23,29 @@ PAGE = 4096
 
 
 class Interrupted(Exception):
-    """A mount is coming: it must not find a file whole that is about to be given back. The sweep begins again later."""
+    """A mount is coming: it must not find a file whole that is about to be given back. The sweep begins again later;
+    `dropped` is what it came to."""
+
+    dropped = Dropped(0, 0)
 
 
 @dataclass(slots=True)
 class Marks:
-    """What is to be marked: `count` ids at most. `unread`: snapshots that must be marked and whose catalog is not whole
-    here."""
+    """What is to be marked: `count` ids at most. `marked`: the snapshots of which all is. Of the others the catalog
+    is not whole here: `unread`, which must be marked, and `partly`, of which only the catalog's own chunks are."""
 
     sources: list[Ids] = field(default_factory=list)
     count: int = 0
+    marked: set[SnapshotId] = field(default_factory=set)
     unread: list[SnapshotId] = field(default_factory=list)
+    partly: list[SnapshotId] = field(default_factory=list)
     roots: list[Root] = field(default_factory=list)
     opened: list[OpenSnapshot] = field(default_factory=list)
 
     def add_open(self, opened: OpenSnapshot) -> None:
         """Mark a snapshot by the catalog that is open; its catalog's chunks, too."""
         self.opened.append(opened)
+        self.marked.add(opened.id)
         self.sources.append(partial(ids_of_open, opened))
         self.count += opened.catalog.chunks + len(opened.root.catalog_runs) + 1
 
@@ -62,11 +68,13 @@ def marks(store: Store, living: Sequence[SnapshotId], must: set[SnapshotId]) -> 
         root = None if encoded is None else decode_root(encoded)
         if root is not None and _is_readable(root, reader):
             found.roots.append(root)
+            found.marked.add(snapshot)
             found.sources.append(partial(stored_ids, root, reader))
             found.count += root.totals.chunks + len(root.catalog_runs) + 1
         elif snapshot in must:
             found.unread.append(snapshot)
         elif root is not None:
+            found.partly.append(snapshot)
             found.sources.append(partial(_what_is_known, root, reader))
             found.count += len(root.catalog_runs) + 1
     return found
@@ -99,7 +107,16 @@ def sweep(store: Store, found: Marks, interrupted: Callable[[], bool], course: C
         course.passed(identifier)
         return live(identifier)
 
-    return _count(store, is_live) if dry_run else store.reclaimer.sweep(is_live)
+    if dry_run:
+        return _count(store, is_live)
+    total = Dropped(0, 0)
+    try:
+        for dropped in store.reclaimer.sweep_steps(is_live):
+            total = total.plus(dropped)
+    except Interrupted as interruption:
+        interruption.dropped = total
+        raise
+    return total
 
 
 def _count(store: Store, is_live: Callable[[bytes], bool]) -> Dropped:

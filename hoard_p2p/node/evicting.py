@@ -102,11 +102,10 @@ class Evictor:
         ids = self._ids(batch, vouched.segments - self.promises.kept(self.snapshot))
         return Going(len(ids), sum(ids.values()))
 
-    def drop(self, batch: Batch, vouched: Vouched, now: float) -> Going:
-        """Blocking. Drop what is vouched for, unless that is too old by `now` (of the monotonic clock), or this node
-        promised to keep it."""
+    def drop(self, batch: Batch, vouched: Vouched) -> Going:
+        """Blocking. Drop what is vouched for, unless that is too old by now, or this node promised to keep it."""
         with self.promises.deciding:
-            if now > vouched.until:
+            if time.monotonic() > vouched.until:  # this thread may have waited for its turn
                 return Going(0, 0)
             segments = vouched.segments - self.promises.kept(self.snapshot)
             if not segments:
@@ -155,6 +154,9 @@ class Evictions:
         record = self._node.names.snapshot(snapshot)
         catalog = await self.catalog(snapshot)
         if record is None or catalog is None:
+            outcome.kept.append(
+                f"all of {short(snapshot)} stays: its catalog is not whole here, so what is its is not known"
+            )
             return outcome
         evictor = await self.evictor(snapshot)
         for part in Part:
@@ -211,12 +213,12 @@ class Evictions:
         if dry_run:
             return evictor.going(batch, vouched)
         async with self._turn:
-            self.refuse_needed(snapshot)
             with self._node.retention.deciding():
                 await self.thread(self._cover, evictor)
+                self.refuse_needed(snapshot)
                 if self._node.leases.leased() - evictor.covered:
                     raise Refused(f"snapshots were mounted while {short(snapshot)} was evicted; try again")
-                going = await self.thread(evictor.drop, batch, vouched, time.monotonic())
+                going = await self.thread(evictor.drop, batch, vouched)
         self._node.held.forget()
         return going
 

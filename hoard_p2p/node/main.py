@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from hoard_p2p.config import NodeSettings, parse_floor
+from hoard_p2p.config import LEAST_CAPACITY, NodeSettings, parse_floor
 from hoard_p2p.errors import DeadlineExceeded, HoardError
 from hoard_p2p.node import ingest, operations, room_operations
 from hoard_p2p.node.app import Node
@@ -78,7 +78,8 @@ def _set_capacity(store: Store, settings: NodeSettings) -> None:
         store.set_capacity(settings.capacity)
     elif store.capacity() is None:
         disk = disk_of(settings.data_dir)
-        store.set_capacity(default_capacity(disk, store.floor().of(disk.size)))
+        share = default_capacity(disk, store.floor().of(disk.size))
+        store.set_capacity(max(share, LEAST_CAPACITY))
 
 
 async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:

@@ -68,7 +68,7 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
     Raises SourceUnreadable, SourceChanging, StoreFailed, BadRequest, Refused.
     """
     try:
-        with ExitStack() as held:
+        with node.retention.storing(), ExitStack() as held:
             return await _publish(node, dir_fd, options, report, held)
     except OSError as error:  # of the data directory: the source is read by another process
         if (limit := explained(error, "publish")) is not None:

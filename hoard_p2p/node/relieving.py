@@ -54,16 +54,20 @@ class Relief:
         """Whether somebody waits for room."""
         return self._freeing.locked()
 
+    def _is_vain(self) -> bool:
+        """There was nothing to be had a moment ago, and nothing ended since."""
+        return time.monotonic() < self._vain_until and self._node.retention.ended() == self._collected
+
     async def keep_headroom(self) -> None:
         """Evict if too little is left for what arrives."""
         room = self._node.store.room
         size = to_free(room.capacity, await self._available())
-        if size > 0 and time.monotonic() >= self._vain_until:
+        if size > 0 and not self._is_vain():
             await self.free(size)
 
     def relief(self, size: int) -> bool:
         """Blocking, from any thread but the loop's: try for a few seconds to make `size` bytes available."""
-        if time.monotonic() < self._vain_until:
+        if self._is_vain():
             return False
         answer: Future[bool] = Future()
         try:
@@ -108,10 +112,11 @@ class Relief:
         return await self._evictions.thread(lambda: self._node.store.room.available)
 
     async def _collect(self) -> None:
-        """What was removed since the last time, and what nobody keeps alive any more."""
-        if self._node.names.removals != self._collected or any(one.expired for one in self._sets()):
+        """What ended since the last time, and what nobody keeps alive any more."""
+        ended = self._node.retention.ended()
+        if ended != self._collected or any(one.expired for one in self._sets()):
             await self._node.retention.gc(thorough=False)
-            self._collected = self._node.names.removals
+            self._collected = ended
 
     async def _step(self, snapshot: SnapshotId, part: Part, size: int, outcome: Outcome) -> None:
         record, before = self._node.names.snapshot(snapshot), outcome.size

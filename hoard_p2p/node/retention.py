@@ -64,7 +64,7 @@ class Retention:
         self._expected: dict[SnapshotId, tuple[ExitStack, float]] = {}
         self._failed: set[SnapshotId] = set()
         self._wake = asyncio.Event()
-        self._collected = self._decisions = 0
+        self._collected = self._decisions = self._failures = 0
         self._due = 0.0
         self._claims: Claims | None = None
         self.waiting: Reclaimed = Reclaimed(0)
@@ -93,7 +93,7 @@ class Retention:
         self._due = time.monotonic() + START_SECONDS
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK):
+                async with asyncio.timeout(min(TICK, max(0.0, self._due - time.monotonic()))):
                     await self._wake.wait()
             self._wake.clear()
             try:
@@ -126,9 +126,23 @@ class Retention:
         for snapshot in [failed for failed in self._failed if not self._node.leases.users(failed)]:
             self._failed.discard(snapshot)
             await self.thread(self._node.names.forget, snapshot)
-        if self._node.names.removals != self._collected:
-            self._collected = self._node.names.removals
+        if (ended := self.ended()) != self._collected:
+            self._collected = ended
             self.soon()
+
+    def ended(self) -> int:
+        """Counts what left something to collect: snapshots that went, publishes that failed. For any thread."""
+        return self._node.names.removals + self._failures
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """For all of a publish: what it stored before it failed, or was cancelled, is wanted by nobody."""
+        try:
+            yield
+        except BaseException:
+            self._failures += 1
+            self._wake.set()
+            raise
 
     def soon(self) -> None:
         """Something ended: collect before long."""
@@ -230,11 +244,13 @@ class Retention:
         """What goes is found out and dropped inside this block: what is committed meanwhile stays, and what a fetch or
         a publish finds here meanwhile."""
         reclaimer = self._node.store.reclaimer
+        if not self._decisions and self._claims is not None:
+            self._claims.close()  # what was found for an earlier decision need not stay now
+            self._claims = None
         self._decisions += 1
         try:
             with reclaimer.marking():
-                if self._claims is None:
-                    self._claims = self._node.keeper.claims = reclaimer.new_claims()
+                self._claims = self._node.keeper.claims = self._claims or reclaimer.new_claims()
                 yield
         finally:
             self._decisions -= 1
@@ -256,6 +272,7 @@ class Retention:
         outcome.chunks, outcome.size = dropped
         if not dry_run:
             node.held.forget()
+            node.catalogs.forget_all_but({record.id for record in node.names.known()})
             if thorough:
                 tidy = partial(collecting.leftovers, node.store, course)
                 outcome.reclaimed += await course.follow(self._executor, tidy)
@@ -269,10 +286,12 @@ class Retention:
         return Outcome(*(after - before for before, after in zip(*dropped, strict=True)))
 
     async def _sweep(self, gone: set[SnapshotId], course: Course, *, dry_run: bool) -> Dropped:
+        before = Dropped(0, 0)
         for _ in range(SWEEP_TRIES):
             try:
-                return await self._sweep_once(gone, course, dry_run=dry_run)
-            except collecting.Interrupted:
+                return before.plus(await self._sweep_once(gone, course, dry_run=dry_run))
+            except collecting.Interrupted as interruption:
+                before = before.plus(interruption.dropped)
                 await asyncio.sleep(RECLAIM_PAUSE)
         raise Unavailable("not all was collected: snapshots kept being mounted meanwhile; try again: hoard gc")
 
@@ -287,10 +306,13 @@ class Retention:
         found = await self.thread(collecting.marks, node.store, sorted(wanted), must & wanted)
         for snapshot in found.unread:
             found.add_open(await self._readable(snapshot))
+        for snapshot in found.partly:
+            if (opened := node.catalogs.peek(snapshot)) is not None:  # in memory, if not on the disk
+                found.add_open(opened)
         keys = set() if dry_run else await self.thread(collecting.file_keys, node.store, found)
         async with self._turn:
-            if node.leases.leased() - gone - wanted:
-                raise collecting.Interrupted  # what came meanwhile is not marked
+            if node.leases.leased() - gone - found.marked:
+                raise collecting.Interrupted  # in use since just now, and not marked, or not all of it
             dropped = await course.follow(
                 self._executor,
                 lambda: collecting.sweep(node.store, found, lambda: self._waiting_mounts > 0, course, dry_run=dry_run),

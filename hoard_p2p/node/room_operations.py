@@ -5,8 +5,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hoard_p2p.config import Floor, Json, parse_floor
-from hoard_p2p.errors import BadRequest, StoreFailed
+from hoard_p2p.config import Floor, Json, check_capacity, parse_floor
+from hoard_p2p.errors import StoreFailed
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 COUNT_SECONDS = 60.0
 """How often the disk space of all slabs is looked at, to put right what was counted."""
-
-LEAST_CAPACITY = 1 << 20
 
 
 def room_body(node: Node) -> Body:
@@ -48,9 +46,7 @@ async def _capacity(node: Node, request: LocalRequest) -> LocalReply:
 
 
 async def _set_capacity(node: Node, size: int) -> None:
-    if size < LEAST_CAPACITY:
-        raise BadRequest(f"a capacity of {size} bytes is too little; 1MiB is the least")
-    await node.blocking(node.store.set_capacity, size)
+    await node.blocking(node.store.set_capacity, check_capacity(size))
     log.info("the capacity is %d bytes now", size)
     node.me = replace(node.me, weight=weight_of(size))
     node.agent.renew(node.me)

@@ -80,6 +80,8 @@ async def _place_bytes(node: Node, request: LocalRequest) -> LocalReply:
     if not isinstance(told, list) or len(told) != len(Place._fields) or not all(isinstance(one, int) for one in told):
         raise BadRequest("place: slab, offset, length and generation")
     place = Place(*(int(str(one)) for one in told))
+    if not 0 <= place.slab < 1 << 32 or not 0 <= place.offset < 1 << 62 or not 0 <= place.length <= MAX_CHUNK:
+        raise BadRequest("place: no such slab, offset or length can be")
     start, length = number_of(request.args, "start"), number_of(request.args, "length")
     if start < 0 or not 0 <= length <= MAX_CHUNK:
         raise BadRequest(f"start and length: at most {MAX_CHUNK} bytes")
@@ -105,6 +107,8 @@ async def _file_slab(node: Node, request: LocalRequest) -> LocalReply:
 async def _open_slab(node: Node, request: LocalRequest) -> LocalReply:
     """A descriptor of the slab's data file, for reading alone."""
     slab = number_of(request.args, "slab")
+    if not 0 <= slab < 1 << 32:
+        raise BadRequest(f"there is no slab {slab}")
     return LocalReply({}, (await node.blocking(node.reader.open_slab, slab),))
 
 

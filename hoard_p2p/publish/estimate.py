@@ -23,6 +23,9 @@ ENTERED_WITHIN = 3
 ENDLESS = 1 << 60
 """Of a file of this size every region is one with more behind it."""
 
+SCARCE = 16 << 30
+"""With less room than this the source is counted first: a few seconds, before hours are spent on what cannot fit."""
+
 Fits = Callable[[int], None]
 """Could so many new bytes be stored here, if need be after evicting what may go? Raises StoreFull."""
 
@@ -98,6 +101,12 @@ class Estimate:
         """Raises StoreFull once it is known that the source cannot fit."""
         if self._refusal is not None:
             raise self._refusal
+
+    def is_scarce(self) -> bool:
+        """Whether room is short enough for the answer to come soon. In any thread."""
+        with suppress(HoardError):
+            return self._fits is not None and self._refused(self._fits, SCARCE) is not None
+        return False
 
     def ask(self, total: int, sample: Sequence[Picked], open_file: Callable[[bytes], int]) -> None:
         """`total` bytes are in the source. The sample is looked at only if they would not fit if all were new."""

@@ -134,6 +134,8 @@ class _Publish:
     def read_tree(self) -> None:
         """Afterwards everything of the tree is in the sink and in the builder, or is known to be left out."""
         self._pace.enter(Phase.READING)
+        self._count.lead(self._pace.tick)
+        self._estimate.check()
         status = os.fstat(self._dir_fd)
         self._assembly.add_root(status, read_attributes(self._dir_fd))
         self._memory.add_root(self._dir_fd, status)

@@ -26,6 +26,10 @@ HEAD_START = 0.05
 SHARE = 0.05
 """Part of one core that the count takes after that, since it runs at the expense of the reading."""
 
+LEAD = 10.0
+"""Seconds that the reading waits for the count where room is scarce: enough for a million files. Then the count goes on
+beside it, and takes what it needs."""
+
 
 class Tally:
     """What is done so far. `moved` may be called from any thread, the rest from one."""
@@ -129,6 +133,8 @@ class TreeCount:
         self._spill = spill
         self._own_data = own_data
         self._end = Event()
+        self._led = Event()
+        self._share = SHARE
         self._thread = Thread(target=self._run, name="publish-count", daemon=True)
         self._files = 0
         self._bytes = 0
@@ -142,14 +148,28 @@ class TreeCount:
     def start(self) -> None:
         self._thread.start()
 
+    def lead(self, tick: Callable[[], None]) -> None:
+        """Wait until the reading may begin, calling `tick` meanwhile: where room is scarce it is known then, mostly,
+        whether the source fits."""
+        until = time.monotonic() + LEAD
+        while not self._led.wait(INTERVAL) and time.monotonic() < until:
+            tick()
+
     def close(self) -> None:
         """Stop counting; returns when the thread is gone."""
         self._end.set()
         self._thread.join()
 
     def _run(self) -> None:
-        with suppress(OSError):  # no room to queue directories: the publish will say so
-            self._count_tree()
+        try:
+            if self._estimate is not None and self._estimate.is_scarce():
+                self._share = 1.0
+            else:
+                self._led.set()
+            with suppress(OSError):  # no room to queue directories: the publish will say so
+                self._count_tree()
+        finally:
+            self._led.set()
 
     def _count_tree(self) -> None:
         with closing(DirectoryOpener(self._root_fd)) as opener, closing(PathQueue(self._spill)) as queue:
@@ -160,7 +180,7 @@ class TreeCount:
                 with suppress(OSError):
                     self._count_directory(path, opener, queue)
                 worked += time.thread_time() - began
-                if self._end.wait(max(0.0, worked / SHARE)):
+                if self._end.wait(max(0.0, worked * (1 / self._share - 1))):
                     return
                 worked = min(worked, 0.0)
             self.totals = (self._files, self._bytes)

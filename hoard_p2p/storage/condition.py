@@ -15,6 +15,8 @@ from hoard_p2p.storage.room import Room
 
 BELIEVED_SECONDS = 2.0
 """How long a look counts: whoever asks often does not make the disk busy."""
+LITTLE = 1 << 20
+"""With less than this the store is full: hardly a chunk goes in."""
 
 
 class State(Enum):
@@ -60,7 +62,7 @@ class Condition:
             if is_read_only(self._layout.path):
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
             self._write()
-            if not self._room.figures().available:
+            if self._room.figures().available < LITTLE:
                 return Seen(State.FULL, "nothing more can be stored; hoard capacity and hoard gc --dry-run say more")
         except OSError as error:
             failure = store_failure(what, error)

@@ -10,8 +10,7 @@ import lmdb
 
 from hoard_p2p.errors import Refused, StoreFailed
 from hoard_p2p.storage.failures import store_failure
-from hoard_p2p.storage.openslab import align
-from hoard_p2p.storage.punching import Span, punch, reserve
+from hoard_p2p.storage.punching import reserve
 from hoard_p2p.storage.readertable import no_space, require_lock, table_full
 
 MAX_READERS = 4096
@@ -97,14 +96,6 @@ def keep_ahead(path: Path, end: int, size: int) -> bool:
         finally:
             os.close(fd)
     return False
-
-
-def shed_ahead(path: Path, size: int) -> None:
-    """Give back what `keep_ahead` set aside, at most `size` bytes. For whoever keeps others from writing meanwhile."""
-    with contextlib.suppress(OSError), (path / "data.mdb").open("r+b") as file:
-        end = os.fstat(file.fileno()).st_size
-        os.ftruncate(file.fileno(), end)  # ext4 and XFS give up blocks behind the end
-        punch(file.fileno(), [Span(align(end), align(end + size))])  # and tmpfs so
 
 
 def _options() -> dict[str, Any]:

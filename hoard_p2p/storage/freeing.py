@@ -162,9 +162,10 @@ class Freeing:
     def clean(self, slab: Slab, wanted: Blocks | None = None) -> Cleaned:
         """Give back the blocks that hold nothing (of those that `wanted` touches, if given), or all of the slab if
         it holds nothing. For a locked slab. Raises OSError, and Held."""
-        kept, wounds = self._healer.steady(slab.number, lambda: self._kept(slab))
-        for _, place in wounds:
-            kept.blocks.mark(place.offset, place.length)
+        with self._healer.watched(slab.number) as healing:
+            kept = self._kept(slab)
+            for _, place in healing():
+                kept.blocks.mark(place.offset, place.length)
         if kept.empty:
             return Cleaned(self._remove(slab), kept)
         spans = [span for span in kept.blocks.gaps() if wanted is None or wanted.touches(span)]
@@ -206,21 +207,22 @@ class Freeing:
 
     def listable(self, slab: Slab, *, sound: bool) -> Iterator[Sequence[Extent]]:
         """The extents of a locked slab that are listed or may be listed again, piece by piece, but for the damaged
-        ones: see `Healer.steady`. `sound`: see Kept."""
+        ones: see `Healer.watched`. `sound`: see Kept."""
         by_sidecar = (extents for _, extents in self.listed(slab))
         yield from by_sidecar if sound else self._listed_by_index(slab.number)
         yield [Extent(*gone.place[:3], gone.chunk_id) for gone in self._limbo.waiting_in(slab.number)]  # see `_kept`
 
     def listed(self, slab: Slab, told: Kept | None = None) -> Iterator[tuple[Sequence[Extent], Sequence[Extent]]]:
         """What the sidecar of a slab has, and what of that the index lists, piece by piece. The sidecar never omits
-        what the index lists; if it is damaged the whole index is looked through, too, and `told` is told."""
-        count = 0
+        what the index lists; if it is damaged the whole index is looked through, too, and `told` is told. What a mount
+        may read of a file slab counts as listed as long as somebody has it open."""
+        count, repeats = 0, slab.record.kind is SlabKind.FILE and not self.is_alone(slab)
         try:
             with sidecar_path(slab.path).open("rb") as file:
                 rest = sidecar.scan(file.fileno())
                 while piece := list(itertools.islice(rest, PIECE)):
                     count += len(piece)
-                    yield piece, self._reader.committed(piece, repeats=slab.record.kind is SlabKind.FILE)
+                    yield piece, self._reader.committed(piece, repeats=repeats)
                 if count == sidecar.count(file.fileno()):
                     return
                 log.info("%d records of the sidecar of slab %d count", count, slab.number)

@@ -146,8 +146,12 @@ class Groups:
 
     def keep_copy(self, chunk_id: ChunkId, data: Bytes, spot: Spot) -> None:
         """Write one more place of a chunk that is stored or pending elsewhere. Raises StoreFailed."""
-        with self._changed:
-            self._wait_until(lambda: not self._crowded)
+        try:
+            with self._changed:
+                self._wait_until(lambda: not self._crowded)
+        except StoreFailed:
+            spot.slab.leave()
+            raise
         self._write(chunk_id, data, spot, None)
 
     def complete(self, completion: Completion) -> None:

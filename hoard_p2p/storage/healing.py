@@ -16,7 +16,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.ids import ID_SIZE, Bytes, ChunkId, chunk_id, short
@@ -29,13 +28,8 @@ from hoard_p2p.storage.slabs import SlabFile
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 REMEMBERED = 100_000
 """Chunks with damaged places that are remembered; those of older ones are given up."""
-
-LOOKS = 3
-"""How often a slab is looked through while chunks may be healed, before they have to wait."""
 
 _KEY = struct.Struct(">32sIQ")  # chunk id, slab, offset
 
@@ -148,7 +142,7 @@ class Healer:
         with index.read() as txn:
             self._wounds.load(txn)
         self._turn = threading.Lock()  # one place at a time: of two threads with one chunk the second finds it healed
-        self._healed = 0
+        self._watches: list[tuple[int, list[tuple[ChunkId, Place]]]] = []
 
     def quarantine(self, identifier: ChunkId, place: Place) -> bool:
         """See Store.quarantine."""
@@ -236,19 +230,24 @@ class Healer:
         with self._turn:
             yield self._wounds.in_slab
 
-    def steady(self, slab: int, look: Callable[[], T]) -> tuple[T, list[tuple[ChunkId, Place]]]:
-        """What `look` finds in a slab that nobody writes, and the places there that await good bytes at its end: from
-        its begin to that moment no place came to be listed. Healing goes on meanwhile, unless it comes in between again
-        and again. Raises what `look` raises."""
-        for _ in range(LOOKS):
-            with self._turn:
-                before = self._healed
-            found = look()
-            with self._turn:
-                if self._healed == before:
-                    return found, self._wounds.in_slab(slab)
+    @contextmanager
+    def watched(self, slab: int) -> Iterator[Callable[[], list[tuple[ChunkId, Place]]]]:
+        """For a look through a slab that nobody writes, while healing goes on. What is given, asked at the look's end,
+        names the places that await good bytes, and those that came to be listed since its begin: every place that the
+        look did not see listed, and that may be so from then on."""
+        healed: list[tuple[ChunkId, Place]] = []
         with self._turn:
-            return look(), self._wounds.in_slab(slab)
+            self._watches.append((slab, healed))
+
+        def ask() -> list[tuple[ChunkId, Place]]:
+            with self._turn:
+                return [*healed, *self._wounds.in_slab(slab)]
+
+        try:
+            yield ask
+        finally:
+            with self._turn:
+                self._watches = [watch for watch in self._watches if watch[1] is not healed]
 
     def give_up(self, ids: Iterable[ChunkId]) -> None:
         """These chunks are wanted no more: their damaged places are not healed."""
@@ -262,9 +261,11 @@ class Healer:
         """Write the bytes, make them durable, list the place again (I2). None if the slab does not allow it."""
         try:
             self.overwrite(place, data)
-            self._healed += 1
             with self._index.write() as txn:
                 healed = chunks.restore_place(txn, identifier, place)
+                for slab, seen in self._watches:
+                    if slab == place.slab and healed is not None:
+                        seen.append((identifier, healed))
                 self._wounds.erase(txn, identifier, place)
                 if healed is not None and self._wounds.is_last(place):
                     chunks.restore_file(txn, place.slab)

@@ -33,6 +33,8 @@ PAGE = 16_384
 _TICK = b"tick"
 NEARLY_FULL = 0.9
 """Part of the map from which on it is enlarged (by a quarter) before the next write."""
+LEAST_AHEAD, MOST_AHEAD = 256 << 10, 10 << 20
+"""What is set aside on the disk behind the index: two drops of 1,000 chunks change 2,000 leaves, and their parents."""
 WRITER_SLOTS, READER_SLOTS = 32, 2
 """Entries of the reader table that the node, and another process, take when they open the index, and keep: those who
 come later cannot keep them from reading. The node has about as many threads that read at one time."""
@@ -130,7 +132,7 @@ class Index:
         self._spare: list[Any] = []
         self._ill = False
         """Whether the environment is closed, or open for reading alone, after an error of the disk."""
-        self._size = self._ahead = self._ahead_end = 0
+        self._size = self._ahead_end = 0
         self._use(env, create=create)
 
     def _use(self, env: Any, *, create: bool) -> None:
@@ -263,7 +265,6 @@ class Index:
             if self._ill:
                 self._reopen_alone()
             self._enlarge(NEARLY_FULL)
-            self._keep_ahead()
             try:
                 with self._env.begin(write=True) as txn:
                     yield (transaction := Transaction(txn, self._tables))
@@ -271,6 +272,7 @@ class Index:
                         transaction.put(Table.META, DROPS, following(transaction.get(Table.META, DROPS)))
             except lmdb.Error as error:
                 raise self._failure(error) from error
+            self._keep_ahead()
 
     def _failure(self, error: lmdb.Error) -> StoreFailed:
         """What it means that a write failed."""
@@ -325,19 +327,14 @@ class Index:
         self._ahead_end = 0
         log.warning("the index %s was opened again after an error of the disk", self._path)
 
-    def keep_ahead(self, size: int) -> None:
-        """From the next write on, set `size` bytes of the disk aside for pages to come: what is given up can be noted
-        although others have filled the disk."""
-        with self._write_lock:
-            if size < self._ahead:
-                environment.shed_ahead(self._path, self._ahead)
-                self._ahead_end = 0
-            self._ahead = size
-
     def _keep_ahead(self) -> None:
+        """Have the disk set room aside for pages to come: what is given up can be noted although others have filled it.
+
+        A transaction may copy every page, and those of the one before are not free yet: so twice what there is."""
         end = self._end()
-        if end + self._ahead // 2 > self._ahead_end and environment.keep_ahead(self._path, end, self._ahead):
-            self._ahead_end = end + self._ahead
+        ahead = min(MOST_AHEAD, max(LEAST_AHEAD, 2 * end))
+        if end + ahead - ahead // 4 > self._ahead_end and environment.keep_ahead(self._path, end, ahead):
+            self._ahead_end = end + ahead
 
     def _end(self) -> int:
         return (int(self._env.info()["last_pgno"]) + 1) * _PAGE

@@ -18,7 +18,7 @@ from hoard_p2p.storage.allowance import STEP
 from hoard_p2p.storage.freeing import Freeing, Held, Kept, Slab, slab_space, try_lock, unlink_slab
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index
-from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
+from hoard_p2p.storage.layout import DataDir, sidecar_path
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.room import Room
 from hoard_p2p.storage.writer import ChunkWriter
@@ -30,7 +30,6 @@ SLACK = 64
 REMAINS = 20
 """A slab of which at most one part in so many is live is emptied by copying that part elsewhere."""
 MOST_COPIED = 64 << 20
-FRESH = ".new"
 
 Unlist = Callable[[list[ChunkId], chunks.Unwanted], object]
 
@@ -64,7 +63,7 @@ class Leftovers:
             rows = chunks.all_slabs(txn)
         known = {self._layout.slab(record.kind, record.start, slab).stem for slab, record in rows.items()}
         strays = {path.stem for path in self._layout.slabs.iterdir() if path.stem.partition(".")[0] not in known}
-        strays |= {path.stem for path in self._layout.slabs.glob(f"*{FRESH}")}
+        strays |= {path.stem for path in self._layout.slabs.glob(f"*{sidecar.FRESH}")}
         yield from (partial(self._remove_stray, stem) for stem in sorted(strays))
         yield from (partial(self._tidy, slab, writer) for slab in sorted(rows))
 
@@ -73,7 +72,7 @@ class Leftovers:
         somebody writes (a process that outlived its node) stays until he is gone."""
         path = self._layout.slabs / stem
         if path.suffix:  # S-1-2.side(.new)
-            return self._unlink(path.with_name(path.name + FRESH))
+            return self._unlink(path.with_name(path.name + sidecar.FRESH))
         path = path.with_name(path.name + ".slab")
         with suppress(FileNotFoundError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -124,25 +123,11 @@ class Leftovers:
     def _rewrite(self, slab: Slab, *, sound: bool) -> int:
         """Make the sidecar list what the index lists, or may list again; how many bytes of disk that freed."""
         path = sidecar_path(slab.path)
-        fresh = path.with_name(path.name + FRESH)
         header = sidecar.SidecarHeader(slab.number, slab.record.start, slab.record.size, slab.record.kind)
         before = slab_space(slab.path)
-
-        def write() -> None:
-            with fresh.open("wb") as file:
-                file.write(sidecar.encode_header(header))
-                for extents in self._freeing.listable(slab, sound=sound):
-                    file.write(sidecar.encode_records(extents))
-                file.flush()
-                os.fsync(file.fileno())
-
-        _, wounds = self._healer.steady(slab.number, write)
-        with fresh.open("ab") as file:
-            file.write(sidecar.encode_records([Extent(*place[:3], hurt) for hurt, place in wounds]))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)  # nobody else has it open to append: the slab is locked
-        sync_path(path.parent)
+        with self._healer.watched(slab.number) as healing:
+            sidecar.draft(path, header, self._freeing.listable(slab, sound=sound))
+            sidecar.settle(path, [Extent(*place[:3], one) for one, place in healing()])
         size = before - slab_space(slab.path)
         self._room.freed(size)
         return size

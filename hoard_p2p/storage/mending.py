@@ -17,7 +17,7 @@ from hoard_p2p.storage import extents as chunks
 from hoard_p2p.storage import sidecar
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index
-from hoard_p2p.storage.layout import DataDir, sidecar_path, sync_path
+from hoard_p2p.storage.layout import DataDir, sidecar_path
 from hoard_p2p.storage.records import FileSlab
 from hoard_p2p.storage.scrub import Verdict
 from hoard_p2p.storage.survey import UNLISTED, Inventory, Slab, Stored, contents
@@ -129,16 +129,10 @@ class Mender:
 
     def _write_sidecar(self, slab: Slab, extents: Sequence[Extent]) -> None:
         path = sidecar_path(slab.path)
-        fresh = path.with_suffix(".side.new")
         size = slab.record.size if slab.record.kind is SlabKind.FILE else 0
         header = sidecar.SidecarHeader(slab.number, slab.record.start, size, slab.record.kind)
-        with fresh.open("wb") as file:
-            file.write(sidecar.encode_header(header) + sidecar.encode_records(extents))
-            file.flush()
-            os.fdatasync(file.fileno())
-        fresh.chmod(0o640)
-        fresh.replace(path)
-        sync_path(path.parent)
+        sidecar.draft(path, header, [extents])
+        sidecar.settle(path)
         log.info("the sidecar of slab %d was written anew, %d records", slab.number, len(extents))
 
 

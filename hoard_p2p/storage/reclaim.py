@@ -100,12 +100,16 @@ class Reclaimer:
         """Go through the whole index and unlist the chunks that are not `live`. Chunks that are committed meanwhile
         stay; call it inside `marking` if `live` was made before. `live` is asked outside of any transaction."""
         total = Dropped(0, 0)
-        with self.marking():
-            for page in self._index.pages(Table.CHUNKS):
-                dead = [ChunkId(key) for key, _ in page if not live(ChunkId(key))]
-                total = total.plus(self._forget(dead))
-            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
+        for dropped in self.sweep_steps(live):
+            total = total.plus(dropped)
         return total
+
+    def sweep_steps(self, live: Callable[[ChunkId], bool]) -> Iterator[Dropped]:
+        """The same, page by page, for those who may end it in between."""
+        with self.marking():
+            for page in self._index.pages(Table.CHUNKS, 2 * STEP):
+                yield self._forget([ChunkId(key) for key, _ in page if not live(ChunkId(key))])
+            self._healer.give_up([chunk_id for chunk_id in self._healer.damaged() if not live(chunk_id)])
 
     @contextmanager
     def marking(self) -> Iterator[None]:
@@ -113,7 +117,7 @@ class Reclaimer:
         this block: what is live may be found out meanwhile."""
         if self._turn.acquire(blocking=False):
             try:
-                self._free_claims()
+                self._free_claims(merge=False)  # that takes some ms, and this may be the event loop
             finally:
                 self._turn.release()
         with self._lock:
@@ -187,7 +191,7 @@ class Reclaimer:
         with self._turn:
             for batch in self._limbo.settle():
                 self._limbo.free(self._unclaimed(list(batch.extents.all())))
-            self._free_claims()
+            self._free_claims(merge=True)
             size = sum(self._give_back(slab) for slab in self._limbo.free_slabs())
             self._freeing.ghosts.look()
         return Reclaimed(size, self._limbo.waiting())
@@ -327,15 +331,18 @@ class Reclaimer:
             self._claims = (*self._claims, claims)
         return claims
 
-    def _free_claims(self) -> None:
+    def _free_claims(self, *, merge: bool) -> None:
         """Free the tables that are closed, once nobody acts on what he found out before, and no dropped place waits to
-        be compared with them; until then as one. Turn held."""
+        be compared with them; until then `merge` them into one. Turn held."""
+        with self._lock:  # in this order: who decides later knows the snapshots of those that have ended by now
+            ended, deciding = [claims for claims in self._claims if claims.closed], self._marking > 0
+        kept = ended[:1] if deciding or self._limbo.unsettled else []
+        if kept and not merge:
+            return
+        for claims in ended[len(kept) :]:
+            if kept:
+                kept[0].absorb(claims)
         with self._lock:
-            ended = [claims for claims in self._claims if claims.closed]
-            kept = ended[:1] if self._marking or self._limbo.unsettled else []
-            for claims in ended[len(kept) :]:
-                if kept:
-                    kept[0].absorb(claims)
             self._claims = (*kept, *(claims for claims in self._claims if claims not in ended))
         for claims in ended[len(kept) :]:
             claims.free()

@@ -28,10 +28,8 @@ UNLIMITED = 1 << 62
 MARGIN_SHARE, MARGIN_MOST = 64, 64 << 20
 """1/64 of the capacity, at most 64 MiB, is never granted: index pages and sidecars are written without asking."""
 
-LEAST_AHEAD = 256 << 10
-
 REST_SECONDS = 1.0
-"""How long the size of all but the slabs (index, journal, log, temporary files: a few files) is believed."""
+"""How long the size of all but slabs and index (journal, log, temporary files: a few files) is believed."""
 
 _SECTOR = 512
 
@@ -80,7 +78,8 @@ class Room:
         self._floor = floor
         self._promised = self._ghosts = self._changes = 0
         self._slabs = size_of(layout.slabs)
-        self._rest, self._rest_seen = 0, float("-inf")
+        self._index = self._rest = 0
+        self._rest_seen = float("-inf")
 
     @property
     def capacity(self) -> int:
@@ -196,9 +195,11 @@ class Room:
         now = time.monotonic()
         if now - self._rest_seen >= REST_SECONDS:
             with contextlib.suppress(OSError):  # a disk that is ill: as it was
-                self._rest = size_of(self._layout.path, leave_out=self._layout.slabs)
+                self._rest = size_of(self._layout.path, self._layout.slabs, self._layout.index)
             self._rest_seen = now
-        return self._slabs + self._ghosts + self._rest
+        with contextlib.suppress(OSError):
+            self._index = size_of(self._layout.index)
+        return self._slabs + self._ghosts + self._rest + self._index
 
     def _lacking(self, size: int, disk: Disk) -> int:
         """By how much `size` more bytes are too many; negative: what could be had besides."""
@@ -250,12 +251,6 @@ class Room:
         return StoreFull(f"the store is full: {size_text(missing)} are missing; {why}" + (f"; {advice}" * bool(advice)))
 
 
-def ahead_of(capacity: int | None, disk: Disk) -> int:
-    """What the index sets aside of its disk: 1/256 of what the store may take, 256 KiB to 16 MiB."""
-    most = min(disk.size, capacity or disk.size)
-    return max(LEAST_AHEAD, min(most // MARGIN_SHARE, MARGIN_MOST) // 4)
-
-
 def disk_of(path: Path) -> Disk:
     """Raises OSError."""
     found = os.statvfs(path)
@@ -267,17 +262,17 @@ def default_capacity(disk: Disk, floor: int) -> int:
     return max(0, min(int(disk.free * CAPACITY_SHARE), disk.free - floor))
 
 
-def size_of(directory: Path, leave_out: Path | None = None) -> int:
-    """Disk space of everything in a directory, itself included, by blocks as `du` counts. What vanishes meanwhile
-    counts nothing. Raises OSError if the directory cannot be looked at."""
+def size_of(directory: Path, *leave_out: Path) -> int:
+    """Disk space of everything in a directory but for `leave_out`, itself included, by blocks as `du` counts. What
+    vanishes meanwhile counts nothing. Raises OSError if the directory cannot be looked at."""
     total = directory.stat().st_blocks * _SECTOR
     waiting = [os.fspath(directory)]
-    skipped = None if leave_out is None else os.fspath(leave_out)
+    skipped = set(map(os.fspath, leave_out))
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    if entry.path == skipped:
+                    if entry.path in skipped:
                         continue
                     with contextlib.suppress(FileNotFoundError):
                         total += entry.stat(follow_symlinks=False).st_blocks * _SECTOR

@@ -8,12 +8,14 @@ the index refers to (I2).
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from hoard_p2p.errors import Corrupt
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Extent, SlabKind
+from hoard_p2p.storage.layout import sync_path
 
 MAGIC = b"HOARDSC1"
 _HEADER = struct.Struct("<8sIIQBxxxI")  # magic, slab, start, size, kind, crc of what precedes
@@ -22,6 +24,9 @@ _BODY = struct.Struct("<QI32s")
 _KINDS = (SlabKind.SHARED, SlabKind.FILE)
 _BLOCK = _RECORD.size * 21845  # about 1 MiB of records a read
 
+FRESH = ".new"
+"""Ends the name of a sidecar that is being written anew."""
+MODE = 0o640
 HEADER_SIZE = _HEADER.size
 RECORD = _RECORD
 RECORD_SIZE = _RECORD.size
@@ -50,6 +55,34 @@ def encode_records(extents: Sequence[Extent]) -> bytes:
         out += body
         out += zlib.crc32(body, slab).to_bytes(4, "little")
     return bytes(out)
+
+
+def draft(path: Path, header: SidecarHeader, pieces: Iterable[Sequence[Extent]]) -> None:
+    """Begin (again) to write a sidecar anew, beside the old one. For who has its slab's lock. Raises OSError."""
+    with open(_fresh(path), "wb", opener=_private) as file:
+        file.write(encode_header(header))
+        for extents in pieces:
+            file.write(encode_records(extents))
+
+
+def settle(path: Path, more: Sequence[Extent] = ()) -> None:
+    """Put what `draft` wrote, and `more`, in the place of the old one, in one step. Raises OSError; then the old one is
+    there still, or the new one."""
+    fresh = _fresh(path)
+    with fresh.open("ab") as file:
+        file.write(encode_records(more))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_path(path.parent)
+
+
+def _fresh(path: Path) -> Path:
+    return path.with_name(path.name + FRESH)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, MODE)
 
 
 def read_header(fd: int) -> SidecarHeader:

@@ -32,7 +32,7 @@ from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.reclaim import Reclaimer
 from hoard_p2p.storage.recording import Recorder
 from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotRecord, encode_ref, encode_snapshot
-from hoard_p2p.storage.room import Room, ahead_of, disk_of, size_of
+from hoard_p2p.storage.room import Room, size_of
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.soundness import refuse_lost
 from hoard_p2p.storage.writer import ChunkWriter
@@ -65,7 +65,6 @@ class Store:
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
         self.condition = Condition(data_dir, self.room)
-        self._index.keep_ahead(ahead_of(self.capacity(), disk_of(data_dir.path)))
         self.life = LifeTables(self._index, self.recorder)
         self._writers: list[ChunkWriter] = []
         self.reclaimer = Reclaimer(
@@ -259,7 +258,6 @@ class Store:
     def set_capacity(self, size: int) -> None:
         self.choose(limits.CAPACITY, limits.encode_capacity(size))
         self.room.limit(capacity=size)
-        self._index.keep_ahead(ahead_of(size, disk_of(self.data_dir)))
 
     def meta(self, name: bytes) -> bytes | None:
         """A value of the index's table META."""

@@ -3,10 +3,13 @@
 For real stores and real nodes, which are processes of their own: what LMDB and the kernel make of an error is real.
 """
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from struct import Struct
 
 from hoard_p2p.mount.kernel import Op
 from tests.fault.powerdisk import Change
@@ -14,7 +17,9 @@ from tests.fault.powerfs import CREATE_IN, FALLOCATE_IN, PUNCH_HOLE, WRITE_IN, P
 
 WRITE, SYNC, RESERVE, CREATE = Op.WRITE, Op.FSYNC, Op.FALLOCATE, Op.CREATE
 ANY = (WRITE, SYNC, RESERVE, CREATE)
-DATA, SIDECARS, JOURNAL, INDEX, EVERYTHING = b".slab", b".side", b"journal", b"data.mdb", b""
+DATA, SIDECARS, JOURNAL, INDEX, PROBE = b".slab", b".side", b"journal", b"data.mdb", b"probe"
+MKNOD_IN = Struct("<IIII")  # mode, rdev, umask, padding
+MODE_FIELD = 9
 ROOTS_END = 2 * os.sysconf("SC_PAGE_SIZE")
 """Where LMDB's two meta pages end."""
 
@@ -29,6 +34,8 @@ class FailingDisk(PowerFs):
         self._faults: dict[tuple[int, bytes], int] = {}
         self._root_fault = 0
         self.hits = 0
+        self._sockets: set[int] = set()
+        self._handlers[Op.MKNOD] = self._make_socket
         self._handlers |= {operation: self._guarded(operation, self._handlers[operation]) for operation in ANY}
 
     def fail(self, number: int, name: bytes, *operations: int) -> None:
@@ -64,6 +71,20 @@ class FailingDisk(PowerFs):
     def _name_of(self, node: int) -> bytes:
         folders = (known.names for known in self._disk.nodes.values())
         return next((name for names in folders for name, number in names.items() if number == node), b"")
+
+    def _make_socket(self, folder: int, body: memoryview) -> bytes:
+        mode, *_ = MKNOD_IN.unpack_from(body)
+        if not stat.S_ISSOCK(mode):
+            raise OSError(errno.EPERM, "no such file here")
+        node = self._new(folder, bytes(body[MKNOD_IN.size :]).split(b"\0", 1)[0], mode, False)
+        self._sockets.add(node)
+        return self._entry(node)
+
+    def _attributes(self, node: int) -> tuple[int, ...]:
+        fields = list(super()._attributes(node))
+        if node in self._sockets:
+            fields[MODE_FIELD] = stat.S_IFSOCK | stat.S_IMODE(fields[MODE_FIELD])
+        return tuple(fields)
 
     def _change(self, change: Change) -> None:
         self._disk.apply(change)  # and no log of it

@@ -41,7 +41,7 @@ class Camera:
 
     def hook(self, frame: FrameType, event: str, what: object) -> None:
         """For `sys.setprofile` and `threading.setprofile`."""
-        if event in _EVENTS and _touches_disk(what):
+        if event in _EVENTS and touches_disk(what):
             me = threading.get_ident()
             if event != "c_call":
                 self._inside.discard(me)
@@ -100,7 +100,7 @@ class Camera:
             self._taking = False
 
 
-def _touches_disk(what: object) -> bool:
+def touches_disk(what: object) -> bool:
     """Not the end of a lock's `with`."""
     return getattr(what, "__name__", "") in DISK_CALLS and not isinstance(getattr(what, "__self__", None), _LOCKS)
 

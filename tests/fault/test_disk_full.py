@@ -2,8 +2,9 @@
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.system import Machine, machines, wait_until
 
 pytestmark = pytest.mark.root
 MIB = 1 << 20
+GIB = 1 << 30
 NO_FLOOR = ("--floor", "0")
 
 
@@ -23,10 +25,49 @@ def machine(data_dir: Path, *options: str, cluster: str = "", discovery: str = "
     )  # fmt: skip
 
 
-@contextmanager
-def on_disk(disk: Path, *options: str) -> Iterator[Machine]:
-    with machines([machine(disk / "data", *options)]) as (node,):
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="room-"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(place: Path) -> dict[str, Path]:
+    """Where the node of `roomy` must not write."""
+    found = {name: place / name for name in ("home", "tmp", "run")}
+    for path in found.values():
+        path.mkdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def roomy(place: Path, elsewhere: dict[str, Path]) -> Iterator[Machine]:
+    """A node on a tmpfs of 160 MiB, for the tests that leave it well."""
+    with memory_disk(place / "memory", 160 * MIB) as disk:
+        node = machine(disk / "data", *NO_FLOOR, cluster=place.name)
+        home, run = os.fspath(elsewhere["home"]), os.fspath(elsewhere["run"])
+        node.environment = {
+            "HOME": home, "XDG_CACHE_HOME": home, "TMPDIR": os.fspath(elsewhere["tmp"]), "XDG_RUNTIME_DIR": run,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        with machines([node]):
+            yield node
+
+
+@pytest.fixture(scope="module")
+def doomed(place: Path) -> Iterator[Machine]:
+    """A node on an ext4 that others fill, and that is read-only in the end."""
+    with loop_disk(place / "disk", 120 * MIB) as disk, machines([machine(disk / "data", *NO_FLOOR)]) as (node,):
+        node.call("capacity", size=GIB)
         yield node
+
+
+def emptied(node: Machine) -> Machine:
+    for each in node.json("status")["snapshots"]:
+        node.call("rm", snapshot=each["id"], force=True)
+    node.call("gc")
+    return node
 
 
 def source(path: Path, size: int, files: int = 4) -> Path:
@@ -49,92 +90,88 @@ def store(node: Machine) -> dict[str, int]:
     return found
 
 
+def free(node: Machine) -> int:
+    disk = os.statvfs(node.data_dir)
+    return disk.f_bavail * disk.f_frsize
+
+
 def du(path: Path) -> int:
     files = [path, *path.rglob("*")]
     return sum(file.lstat().st_blocks * 512 for file in files)
 
 
-def test_a_publish_that_cannot_fit_is_refused_and_says_how_much_is_missing(
-    new_directory: Callable[[str], Path],
-) -> None:
-    top = new_directory("room")
-    large, small = source(top / "large", 64 * MIB, 64), source(top / "small", 4 * MIB)
-    with on_disk(top, "--capacity", "40MiB", *NO_FLOOR) as node:
-        kept = node.publish(small)
-        refused = node.hoard("publish", os.fspath(large), check=False)
+def test_a_publish_that_cannot_fit_is_refused_and_says_how_much_is_missing(place: Path, roomy: Machine) -> None:
+    large, small = source(place / "large", 48 * MIB, 48), source(place / "small", 4 * MIB)
+    node = emptied(roomy)
+    node.call("capacity", size=30 * MIB)
+    kept = node.publish(small)
+    for options, missing in (((), "MiB are missing"), (("--try",), "are missing")):  # at once, and after it was full
+        refused = node.hoard("publish", os.fspath(large), *options, check=False)
         assert refused.returncode == 1
-        assert "the store is full: " in refused.stderr and "MiB are missing" in refused.stderr
-        assert "capacity of 40.0 MiB" in refused.stderr
-        tried = node.hoard("publish", "--try", os.fspath(large), check=False)
-        assert tried.returncode == 1 and "the store is full: " in tried.stderr
-        assert [each["id"] for each in node.json("status")["snapshots"]] == [kept], "nothing half is shown"
-        assert du(node.data_dir) <= 40 * MIB and store(node)["promised"] == 0
-        (large / "extra").write_bytes(b"more")
-        node.hoard("capacity", "200MiB")
-        shown = node.json("capacity")
-        assert shown["capacity"] == 200 * MIB and abs(shown["used"] - du(node.data_dir)) <= shown["used"] // 100
-        published = node.publish(large)
-        node.hoard("capacity", "80MiB")
-        assert node.publish(large, "--name", "again:1") == published, "what is stored already takes no room"
+        assert "the store is full: " in refused.stderr and missing in refused.stderr
+        assert "capacity of 30.0 MiB" in refused.stderr
+    assert [each["id"] for each in node.json("status")["snapshots"]] == [kept], "nothing half is shown"
+    assert du(node.data_dir) <= 30 * MIB and store(node)["promised"] == 0
+    (large / "extra").write_bytes(b"more")
+    node.hoard("capacity", "120MiB")
+    shown = node.json("capacity")
+    assert shown["capacity"] == 120 * MIB and abs(shown["used"] - du(node.data_dir)) <= shown["used"] // 100
+    published = node.publish(large)
+    node.call("capacity", size=60 * MIB)
+    assert node.publish(large, "--name", "again:1") == published, "what is stored already takes no room"
 
 
-def test_the_floor_leaves_others_their_part_of_the_disk(new_directory: Callable[[str], Path]) -> None:
-    top = new_directory("floor")
-    data = source(top / "set", 40 * MIB)
-    with memory_disk(top / "disk", 100 * MIB) as disk, on_disk(disk, "--capacity", "1GiB", "--floor", "70%") as node:
-        refused = node.hoard("publish", "--try", os.fspath(data), check=False)
-        assert refused.returncode == 1 and "kept for others (the floor)" in refused.stderr
-        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-        assert free >= 69 * MIB
-        node.hoard("capacity", "--floor", "20MiB")
-        node.publish(data)
-        assert node.json("capacity")["floor_setting"] == str(20 * MIB)
+def test_the_floor_leaves_others_their_part_of_the_disk(place: Path, roomy: Machine) -> None:
+    data = source(place / "floor", 40 * MIB)
+    node = emptied(roomy)
+    node.call("capacity", size=GIB, floor="90%")
+    refused = node.hoard("publish", "--try", os.fspath(data), check=False)
+    assert refused.returncode == 1 and "kept for others (the floor)" in refused.stderr
+    assert free(node) >= 140 * MIB
+    node.hoard("capacity", "--floor", "20MiB")
+    node.publish(data)
+    assert node.call("capacity", floor="0")["floor_setting"] == "0"
 
 
-def test_a_disk_that_others_filled_fails_a_publish_and_the_node_goes_on_when_there_is_room(
-    new_directory: Callable[[str], Path],
-) -> None:
-    top = new_directory("full")
-    first, second = source(top / "first", 8 * MIB, 2), source(top / "second", 40 * MIB, 10)
-    with memory_disk(top / "disk", 120 * MIB) as disk, on_disk(disk, "--capacity", "1GiB", *NO_FLOOR) as node:
-        kept = node.publish(first)
-        (disk / "others").write_bytes(bytes(90 * MIB))
-        failed = node.hoard("publish", "--try", os.fspath(second), check=False)
-        assert failed.returncode == 1 and "full" in failed.stderr, failed.stderr
-        fill(disk / "more")  # not one block: nothing can be noted either
-        assert node.hoard("publish", os.fspath(second), check=False).returncode == 1
-        node.hoard("export", kept, os.fspath(top / "out"))
-        assert same(first, top / "out"), "reads go on"
-        assert [each["id"] for each in node.json("status")["snapshots"]] == [kept]
-        pid = node.pid
-        for name in ("others", "more"):
-            (disk / name).unlink()
-        again = node.publish(second)
-        node.hoard("export", again, os.fspath(top / "out2"))
-        assert same(second, top / "out2") and node.pid == pid
-        wait_until(lambda: abs(store(node)["used"] - du(node.data_dir)) <= MIB, "the count is right again")
-        assert "Traceback" not in node.log(), node.log()
+def test_what_a_failed_publish_stored_makes_room_at_once_and_goes_by_itself(place: Path, roomy: Machine) -> None:
+    large, fits = source(place / "overflow", 90 * MIB, 45), source(place / "fits", 30 * MIB, 15)
+    node = emptied(roomy)
+    node.call("capacity", size=60 * MIB)
+    assert node.hoard("publish", "--try", os.fspath(large), check=False).returncode == 1
+    node.publish(fits)
+    assert node.hoard("publish", "--try", os.fspath(large), check=False).returncode == 1
+    wait_until(lambda: du(node.data_dir) < 40 * MIB, "nobody wants it")
 
 
 @pytest.mark.fuse
-def test_what_a_mount_reads_is_passed_through_where_it_cannot_be_stored(new_directory: Callable[[str], Path]) -> None:
-    top = new_directory("pass")
-    data = source(top / "set", 24 * MIB, 6)
-    cluster = f"test-{secrets.token_hex(4)}"
-    with ExitStack() as stack:
-        (rich,) = stack.enter_context(machines([machine(top / "rich", cluster=cluster)]))
-        snapshot = rich.publish(data, "--replicas", "1")
-        url = rich.json("status")["node"]["url"].removeprefix("http://")
-        disk = stack.enter_context(memory_disk(top / "disk", 160 * MIB))
-        options = ("--capacity", "16MiB", *NO_FLOOR)
-        poor = machine(disk / "data", *options, cluster=cluster, discovery=f"static:{url}")
-        stack.enter_context(machines([poor], others=1))
-        mount = poor.mount(snapshot, top / "mnt", "--io", "no-open")
+def test_nothing_is_written_outside_the_data_directory(place: Path, roomy: Machine, elsewhere: dict[str, Path]) -> None:
+    data = source(place / "inside", 6 * MIB, 3)
+    before = set(os.listdir(place))
+    snapshot = roomy.publish(data)
+    mount = roomy.mount(snapshot, place / "mnt", "--io", "no-open")
+    assert same(data, mount)
+    roomy.umount(mount)
+    roomy.hoard("export", snapshot, os.fspath(place / "out"))
+    assert {name: os.listdir(path) for name, path in elsewhere.items()} == {name: [] for name in elsewhere}
+    assert set(os.listdir(place)) - before == {"mnt", "out"}
+
+
+@pytest.mark.fuse
+def test_what_a_mount_reads_is_passed_through_where_it_cannot_be_stored(place: Path, roomy: Machine) -> None:
+    data = source(place / "set", 24 * MIB, 6)
+    node = emptied(roomy)
+    node.call("capacity", size=GIB, floor="0")
+    snapshot = node.publish(data, "--replicas", "1")
+    url = node.json("status")["node"]["url"].removeprefix("http://")
+    options = ("--capacity", "16MiB", *NO_FLOOR)
+    poor = machine(place / "poor" / "data", *options, cluster=node.cluster, discovery=f"static:{url}")
+    with machines([poor], others=1):
+        mount = poor.mount(snapshot, place / "mnt", "--io", "no-open")
         assert same(data, mount)
         there = store(poor)
         assert there["unstored"] > 0 and du(poor.data_dir) <= 16 * MIB
         assert poor.log().count("was not stored") == 1, "a full disk does not fill up with a log of it"
-        poor.hoard("capacity", "120MiB")
+        poor.call("capacity", size=120 * MIB)
         poor.umount(mount)
         poor.mount(snapshot, mount, "--io", "no-open")
         wait_until(
@@ -142,50 +179,55 @@ def test_what_a_mount_reads_is_passed_through_where_it_cannot_be_stored(new_dire
         )
 
 
-def test_a_read_only_disk_fails_a_publish_and_reads_go_on(new_directory: Callable[[str], Path]) -> None:
-    top = new_directory("ro")
-    data, other = source(top / "set", 12 * MIB, 3), source(top / "other", 12 * MIB, 3)
-    with loop_disk(top / "disk", 120 * MIB) as disk:
-        with on_disk(disk, "--capacity", "80MiB", *NO_FLOOR) as node:
-            kept = node.publish(data, "--name", "set:1")
-            hurt(disk)
-            for arguments in (("publish", os.fspath(other)), ("tag", kept, "more:1"), ("rm", kept, "--force")):
-                failed = node.hoard(*arguments, check=False)
-                assert failed.returncode == 1 and "the disk is read-only" in failed.stderr, failed.stderr + node.log()
-            node.hoard("export", "set:1", os.fspath(top / "out"))
-            assert same(data, top / "out")
-            assert [each["names"] for each in node.json("status")["snapshots"]] == [["set:1"]]
-            assert store(node)["promised"] == 0
-        refused = machine(disk / "data").hoard("up", "--detach", "--discovery", "none", check=False)
-        assert refused.returncode == 1 and "the disk is read-only" in refused.stderr, refused.stderr
+def test_a_disk_that_others_filled_fails_a_publish_and_what_is_removed_gives_room_again(
+    place: Path, doomed: Machine
+) -> None:
+    first, second = source(place / "first", 12 * MIB, 120), source(place / "second", 40 * MIB, 10)
+    node, disk, pid = doomed, doomed.data_dir.parent, doomed.pid
+    kept, gone = node.publish(first), node.publish(source(place / "gone", 12 * MIB, 400))
+    (disk / "others").write_bytes(bytes(40 * MIB))
+    failed = node.hoard("publish", "--try", os.fspath(second), check=False)
+    assert failed.returncode == 1 and "full" in failed.stderr, failed.stderr
+    fill(disk / "more")  # not one block
+    assert free(node) < 64 << 10 and node.json("status")["store"]["state"] == "full"
+    assert node.hoard("publish", os.fspath(second), check=False).returncode == 1
+    node.hoard("export", kept, os.fspath(place / "kept"))
+    assert same(first, place / "kept"), "reads go on"
+    assert {each["id"] for each in node.json("status")["snapshots"]} == {kept, gone}
+    node.hoard("rm", gone, "--force")
+    node.hoard("gc")
+    assert free(node) > 11 * MIB, "removing takes no room"
+    node.publish(source(place / "third", 4 * MIB))
+    for name in ("others", "more"):
+        (disk / name).unlink()
+    again = node.publish(second)
+    node.hoard("export", again, os.fspath(place / "again"))
+    assert same(second, place / "again") and node.pid == pid
+    wait_until(lambda: abs(store(node)["used"] - du(node.data_dir)) <= MIB, "the count is right again")
+    assert "Traceback" not in node.log(), node.log()
 
 
-def test_a_node_does_not_start_on_a_full_disk_and_says_what_to_do(new_directory: Callable[[str], Path]) -> None:
-    top = new_directory("start")
-    with memory_disk(top / "disk", 4 * MIB) as disk:
+def test_a_read_only_disk_fails_a_publish_and_reads_go_on(place: Path, doomed: Machine) -> None:
+    data, other = source(place / "ro", 4 * MIB, 3), source(place / "other", 4 * MIB, 3)
+    node = doomed
+    kept = node.publish(data, "--name", "set:1")
+    hurt(node.data_dir.parent)
+    for arguments in (("publish", os.fspath(other)), ("tag", kept, "more:1"), ("rm", kept, "--force")):
+        failed = node.hoard(*arguments, check=False)
+        assert failed.returncode == 1 and "the disk is read-only" in failed.stderr, failed.stderr + node.log()
+    node.hoard("export", "set:1", os.fspath(place / "set1"))
+    assert same(data, place / "set1")
+    assert [each["names"] for each in node.json("status")["snapshots"] if each["id"] == kept] == [["set:1"]]
+    assert (store(node)["promised"], store(node)["available"]) == (0, 0)
+    assert "state     read-only: " in node.hoard("status").stdout
+    assert "its store is read-only: " in node.hoard("doctor", check=False).stdout
+    node.hoard("down")
+    refused = node.hoard("up", "--detach", "--discovery", "none", check=False)
+    assert refused.returncode == 1 and "the disk is read-only" in refused.stderr, refused.stderr
+
+
+def test_a_node_does_not_start_on_a_full_disk_and_says_what_to_do(place: Path) -> None:
+    with memory_disk(place / "tiny", 4 * MIB) as disk:
         fill(disk / "others")
         refused = machine(disk / "data").hoard("up", "--detach", "--discovery", "none", check=False)
         assert refused.returncode == 1 and "the disk is full; make room" in refused.stderr, refused.stderr
-
-
-@pytest.mark.fuse
-def test_nothing_is_written_outside_the_data_directory(new_directory: Callable[[str], Path]) -> None:
-    top = new_directory("outside")
-    data = source(top / "set", 6 * MIB, 3)
-    elsewhere = {name: top / name for name in ("home", "tmp", "cwd", "run")}
-    for path in elsewhere.values():
-        path.mkdir()
-    node = machine(top / "data")
-    node.environment = {
-        "HOME": os.fspath(elsewhere["home"]), "TMPDIR": os.fspath(elsewhere["tmp"]),
-        "XDG_RUNTIME_DIR": os.fspath(elsewhere["run"]), "XDG_CACHE_HOME": os.fspath(elsewhere["home"]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
-    with machines([node]):
-        snapshot = node.publish(data)
-        mount = node.mount(snapshot, top / "mnt", "--io", "no-open")
-        assert same(data, mount)
-        node.umount(mount)
-        node.hoard("export", snapshot, os.fspath(top / "out"))
-    assert {name: os.listdir(path) for name, path in elsewhere.items()} == {name: [] for name in elsewhere}
-    assert sorted(os.listdir(top)) == ["cwd", "data", "home", "mnt", "out", "run", "set", "tmp"]

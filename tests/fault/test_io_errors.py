@@ -2,16 +2,19 @@
 
 import errno
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from tests.fault.failingdisk import CREATE, DATA, INDEX, JOURNAL, RESERVE, SIDECARS, SYNC, WRITE, failing_disk
+from tests.fault.failingdisk import CREATE, DATA, INDEX, JOURNAL, PROBE, RESERVE, SIDECARS, SYNC, WRITE, failing_disk
+from tests.system import Machine, machines, tree, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 
@@ -162,3 +165,43 @@ def test_a_journal_that_cannot_be_written_changes_nothing_and_is_written_when_th
                 assert store(f"capacity {number << 30}") == f"-> {number << 30}"
         with process("store", place / "data") as store:
             assert store(f"capacity {1 << 31}") == f"-> {1 << 31}"
+
+
+def test_a_node_on_an_ill_disk_passes_reads_through_and_says_what_it_cannot_do_and_goes_on_when_the_disk_is_well(
+    new_directory: Callable[[str], Path],
+) -> None:
+    top = new_directory("ill")
+    for name in ("disk", "set", "other"):
+        (top / name).mkdir()
+    for name, number in product(("set", "other"), range(3)):
+        (top / name / f"{number}").write_bytes(os.urandom(400_000))
+    cluster = f"test-{secrets.token_hex(4)}"
+    with failing_disk(top / "disk") as disk, machines([node_in(top / "well", cluster)]) as (well,):
+        snapshot = well.publish(top / "set", "--replicas", "1")
+        url = well.json("status")["node"]["url"].removeprefix("http://")
+        ill = node_in(top / "disk", cluster, f"static:{url}")
+        with machines([ill], others=1):
+            pid = ill.call("ping")["pid"]
+            disk.fail(errno.EIO, DATA, WRITE, RESERVE)
+            disk.fail(errno.EIO, PROBE, WRITE)
+            ill.hoard("export", snapshot, os.fspath(top / "out"))
+            assert tree(top / "out") == tree(top / "set")
+            assert ill.json("status")["store"]["unstored"] > 0
+            wait_until(lambda: ill.json("status")["store"]["state"] == "failing", "the disk is looked at")
+            assert "I/O error" in ill.json("status")["store"]["state_reason"]
+            failed = ill.hoard("publish", os.fspath(top / "other"), check=False)
+            assert failed.returncode == 1 and "I/O error" in failed.stderr, failed.stderr
+            assert [each["id"] for each in ill.json("status")["snapshots"]] == [snapshot], "nothing half is shown"
+            disk.mend()
+            disk.fail_roots(errno.EIO)
+            failed = ill.hoard("tag", snapshot, "name:1", check=False)
+            assert failed.returncode == 1 and "Input/output error" in failed.stderr, failed.stderr
+            disk.mend()
+            published = ill.publish(top / "other", "--name", "other:1")
+            ill.hoard("export", published, os.fspath(top / "out2"))
+            assert tree(top / "out2") == tree(top / "other") and ill.call("ping")["pid"] == pid
+            assert "Traceback" not in ill.log(), ill.log()
+
+
+def node_in(place: Path, cluster: str, discovery: str = "none") -> Machine:
+    return Machine(place / "data", cluster, place.name, discovery=discovery, listen="127.0.0.1:0")

@@ -19,6 +19,7 @@ from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
+from tests.smalldisks import fill, loop_disk
 
 RNG = random.Random(31)
 MIB = 1 << 20
@@ -335,3 +336,21 @@ def test_a_worker_that_outlives_its_node_cannot_commit_into_the_next_one(tmp_pat
         assert place.slab != handle.slab
     os.close(handle.data_fd)
     os.close(handle.sidecar_fd)
+
+
+@pytest.mark.root
+def test_on_a_disk_that_others_filled_to_the_last_block_everything_can_be_dropped(tmp_path: Path) -> None:
+    with loop_disk(tmp_path / "disk", 64 * MIB) as disk, Store.open(disk / "data") as store:
+        with store.writer(WriterSettings(group_chunks=10_000, group_seconds=3600)) as writer:  # in one commit
+            ids = [put(writer, RNG.randbytes(100)) for _ in range(6000)]
+            ids += [put(writer, RNG.randbytes(3 * MIB))]
+        fill(disk / "others")
+        before = os.statvfs(disk).f_bavail
+        with pytest.raises(OSError, match="No space"), (disk / "more").open("wb", buffering=0) as file:
+            for _ in range(before + 1):
+                file.write(bytes(4096))
+        RNG.shuffle(ids)
+        assert store.reclaimer.drop(ids).chunks == len(ids)
+        reclaimed = sum(store.reclaimer.reclaim().bytes for _ in range(3))
+        assert reclaimed > 3 * MIB
+        assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize > 3 * MIB

@@ -17,7 +17,7 @@ from tests.fault.powerfs import powered
 
 ROOT = Path(__file__).parents[2]
 SEEDS = tuple(map(int, os.environ.get("HOARD_POWER_SEEDS", "1,2,3").split(",")))
-CUTS = int(os.environ.get("HOARD_POWER_CUTS", "25"))
+CUTS = int(os.environ.get("HOARD_POWER_CUTS", "18"))
 
 
 def record(mountpoint: Path, seed: int, actions: int) -> Log:
@@ -70,7 +70,7 @@ def test_a_store_that_was_being_made_when_the_power_went_can_be_made_again(
     tmp_path: Path, new_directory: Callable[[str], Path]
 ) -> None:
     log = record(new_directory("power"), 1, 0)
-    for cut in range(1, len(log), 3):
+    for cut in range(1, len(log), 5):
         place = tmp_path / str(cut)
         cut_power(log, cut, Fate.ANY if cut % 2 else Fate.FIRST, place, random.Random(cut))
         shutil.rmtree(place)

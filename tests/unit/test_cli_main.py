@@ -72,6 +72,26 @@ def test_a_size_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]
     assert "'much' is no size" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["up", "--capacity", "0"],
+        ["up", "--capacity", "9999999PiB"],
+        ["up", "--floor", "5"],
+        ["up", "--scrub-days", "nan"],
+        ["up", "--scrub-days", "-1"],
+        ["capacity", "1KiB"],
+        ["capacity", "9999999PiB"],
+        ["capacity", "--floor", "5"],
+    ],
+)
+def test_a_setting_that_no_node_can_have_is_a_usage_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, FakeNode().doors()) == 2
+    assert "write for instance" in (told := capsys.readouterr().err) or "bytes is too" in told
+
+
 def test_a_bug_ends_in_a_message_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status"], FakeNode().doors()) == 1  # the fake has no answer: KeyError
     assert "this is a bug" in capsys.readouterr().err

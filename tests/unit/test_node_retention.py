@@ -1,6 +1,7 @@
 """What goes from a node and what stays: evict, gc, rm, pins, over real nodes."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
@@ -11,7 +12,7 @@ import pytest
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import Refused, Unavailable
-from hoard_p2p.ids import ChunkId, SnapshotId, parse_snapshot_id
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, parse_snapshot_id
 from hoard_p2p.node import collecting
 from hoard_p2p.node.app import STORE_THREADS, Node
 from hoard_p2p.node.course import Course
@@ -20,6 +21,7 @@ from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.eviction import Part
+from hoard_p2p.storage.reclaim import STEP
 from hoard_p2p.storage.records import SnapshotRecord
 from tests.unit.node_cluster import run, running, until
 
@@ -171,6 +173,7 @@ def test_gc_collects_what_was_removed_and_nothing_that_lives(tmp_path: Path) -> 
             assert used - node.store.room.used >= 11 * MIB
             assert await segments_here(node, stays) == before
             assert await node.open_local(stays) is not None
+            assert node.catalogs.peek(goes) is None
             assert (await node.retention.gc()).chunks == 0, "there is nothing more to collect"
 
     run(main)
@@ -204,6 +207,41 @@ def test_nothing_is_collected_while_a_catalog_that_must_be_read_cannot(tmp_path:
             assert before
 
     run(main)
+
+
+def test_what_is_used_while_it_is_looked_what_lives_is_not_swept_for_want_of_its_catalog(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node, asyncio.TaskGroup() as group:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+            opened = await node.open(snapshot)
+            chunks = [opened.catalog.chunk_id(number) for number in range(opened.catalog.chunks)]
+            await lose_catalog(node, snapshot)
+            assert (await node.retention.gc()).chunks == 0, "it is open, in memory"
+            node.catalogs.forget_all_but(())
+            turn = node.retention._turn
+            await turn.acquire()
+            sweep = group.create_task(refused_sweep(node))
+            await until(lambda: bool(turn._waiters))
+            with node.leases.held(snapshot, "about to be mounted"):
+                turn.release()
+                await sweep
+            assert None not in node.reader.places(chunks)
+
+    run(main)
+
+
+async def refused_sweep(node: Node) -> None:
+    with pytest.raises(Unavailable):
+        await node.retention.gc(thorough=False)
+
+
+async def lose_catalog(node: Node, snapshot: SnapshotId) -> None:
+    """Its catalog is damaged on this disk, and this node is no home of it."""
+    opened = await node.open(snapshot)
+    for catalog_run in opened.root.catalog_runs:
+        for place in node.reader.places_of(catalog_run.chunk_id):
+            await node.blocking(node.store.quarantine, catalog_run.chunk_id, place)
+    await node.blocking(node.store.life.drop_holds, snapshot, node.store.holds(snapshot))
 
 
 def test_rm_is_refused_while_another_node_uses_the_snapshot(tmp_path: Path) -> None:
@@ -388,23 +426,31 @@ def test_a_sweep_that_a_mount_interrupts_has_dropped_nothing_that_lives_and_goes
     async def main() -> None:
         async with running(tmp_path / "n") as node:
             stays = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
-            goes = await published(node, a_tree(tmp_path / "b", 2), replicas=1)
-            before, chunks = await segments_here(node, stays), await node.blocking(node.store.extents_count)
-            await node.remove(goes, force=False)
-            asked = iter(range(chunks))
+            before, living = await segments_here(node, stays), await node.blocking(node.store.extents_count)
+            await node.blocking(put_many, node, 2 * STEP + 500)
+            asked = itertools.count()
             found = await node.blocking(collecting.marks, node.store, [stays], {stays})
-            with pytest.raises(collecting.Interrupted):
+            with pytest.raises(collecting.Interrupted) as interruption:
                 await node.blocking(
                     lambda: collecting.sweep(
-                        node.store, found, lambda: next(asked) > chunks // 2, Course(), dry_run=False
+                        node.store, found, lambda: next(asked) > 2 * STEP + 100, Course(), dry_run=False
                     )
                 )
+            left = await node.blocking(node.store.extents_count) - living
+            assert 0 < interruption.value.dropped.chunks == 2 * STEP + 500 - left < 2 * STEP + 500
             assert await segments_here(node, stays) == before
-            assert (await node.retention.gc()).size > 0
+            assert (await node.retention.gc()).chunks == left
             assert await segments_here(node, stays) == before
-            assert (await node.retention.gc()).chunks == 0
 
     run(main)
+
+
+def put_many(node: Node, count: int) -> None:
+    """Chunks that no snapshot names."""
+    for number in range(count):
+        data = b"nobody's %d" % number
+        node.writer.put(chunk_id(data), data)
+    node.writer.flush()
 
 
 def test_a_mount_that_comes_while_its_snapshot_is_evicted_ends_the_eviction(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, StoreFailed
+from hoard_p2p.errors import BadRequest, ChunkCorrupt, ChunkUnavailable, StoreFailed
 from hoard_p2p.ids import chunk_id
 from hoard_p2p.interfaces import Place
 from hoard_p2p.node import framing
@@ -100,3 +100,12 @@ def test_what_a_machine_lacks_is_found_inside_a_group_of_errors() -> None:
     assert "no file descriptor is left" in str(explained(group, "publish"))
     assert "more memory" in str(explained(OSError(12, "Cannot allocate memory"), "publish"))
     assert explained(ExceptionGroup("tasks", [ValueError("a bug")]), "publish") is None
+
+
+@pytest.mark.parametrize("place", [Place(1 << 32, 0, 4, 1), Place(-1, 0, 4, 1), Place(1, 1 << 63, 4, 1)])
+def test_a_place_that_cannot_be_is_the_askers_fault(tmp_path: Path, place: Place) -> None:
+    with node_in_thread(tmp_path), ThroughNode(tmp_path, "a test") as reader:
+        with pytest.raises(ValueError, match="can be"):
+            reader.read_at(place, 0, memoryview(bytearray(4)))
+        with pytest.raises(BadRequest):
+            reader.open_slab(1 << 32)

@@ -67,7 +67,6 @@ def test_a_node_reads_what_changed_and_nothing_else(tmp_path: Path) -> None:
             source = a_source(node, tmp_path / "s")
             first = await source.publish()
             assert first[1:] == (3, 0)
-            assert (await source.publish())[1:] == (3, 0), "it was written just now"
             source.age()
             again = await source.publish(name="set:1")
             assert again == (first[0], 0, 3)

@@ -12,8 +12,8 @@ import pytest
 from hoard_p2p.chunking import FASTCDC, FIXED, Chunker
 from hoard_p2p.errors import StoreFailed, StoreFull
 from hoard_p2p.ids import ChunkId
-from hoard_p2p.publish import Progress, publish_directory
-from hoard_p2p.publish.estimate import SAMPLES, Estimate, Picked, Sample, least_new, new_share
+from hoard_p2p.publish import publish_directory
+from hoard_p2p.publish.estimate import SAMPLES, SCARCE, Estimate, Picked, Sample, least_new, new_share
 from hoard_p2p.testing.memory import MemorySink
 from tests.unit.publish_trees import options
 
@@ -150,7 +150,7 @@ def test_files_that_vanish_and_an_owner_that_is_gone_refuse_nothing(tmp_path: Pa
     alone.check()
 
 
-def test_a_publish_that_cannot_fit_stops_before_it_has_read_everything(tmp_path: Path) -> None:
+def test_a_publish_that_cannot_fit_stops_before_it_has_stored_anything(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     for number in range(40):
         (tmp_path / "tree" / str(number)).write_bytes(RNG.randbytes(100_000))
@@ -158,13 +158,12 @@ def test_a_publish_that_cannot_fit_stops_before_it_has_read_everything(tmp_path:
     asked = Room(1000)
     fd = os.open(tmp_path / "tree", os.O_RDONLY)
 
-    def report(_: Progress) -> None:
-        until(lambda: len(asked.asked) == 2)
-
+    sink = MemorySink()
     try:
         chosen = replace(options(tmp_path), fits=asked)
         with pytest.raises(StoreFull):
-            publish_directory(fd, MemorySink(), chosen, report=report, stop=lambda: False)
+            publish_directory(fd, sink, chosen, report=lambda _: None, stop=lambda: False)
     finally:
         os.close(fd)
-    assert asked.asked[0] == 40 * 100_000, "each file once"
+    assert asked.asked[:2] == [SCARCE, 40 * 100_000], "each file once"
+    assert not sink.stored

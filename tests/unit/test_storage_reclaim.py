@@ -1,10 +1,11 @@
 """Space is given back once nobody can read there any more, block by block, and never under anybody's feet."""
 
-import itertools
 import mmap
 import os
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_what_the_room_counts_of_slabs_is_what_du_says(store: Store) -> None:
     put_file(store)
     store.reclaimer.drop(chunk_id(data) for data in FILE[1:])
     store.reclaimer.reclaim()
-    now = size_of(store.data_dir, leave_out=store.data_dir / "slabs")
+    now = size_of(store.data_dir, store.data_dir / "slabs")
     assert store.room.used - store.used_bytes() in (rest, now)  # it looks at the rest once a second
 
 
@@ -338,21 +339,40 @@ def test_a_damaged_place_that_awaits_good_bytes_is_neither_punched_nor_unlinked(
     assert all(is_right(store, data) for data in FILE[3:])
 
 
-def test_chunks_are_healed_while_a_slab_is_looked_through_and_then_it_is_looked_at_again(store: Store) -> None:
+def test_chunks_are_healed_while_a_slab_is_looked_through_and_count_as_if_they_had_been_seen(store: Store) -> None:
     slab = put_file(store)
     hurt, late = FILE[3], FILE[5]
     for data in (hurt, late):
         assert store.quarantine(chunk_id(data), place_of(store, data))
-    number, looks = place_of(store, FILE[0]).slab, itertools.count(1)
-
-    def look() -> int:
-        look = next(looks)
-        if look == 1:
-            assert store.heal(chunk_id(hurt), hurt) is not None
-        return look
-
-    found, wounds = store.healer.steady(number, look)
-    assert (found, [identifier for identifier, _ in wounds]) == (2, [chunk_id(late)])
+    with store.healer.watched(place_of(store, FILE[0]).slab) as healing:
+        healed = store.heal(chunk_id(hurt), hurt)
+        assert [place[:2] for _, place in healing()] == [(slab_number(slab), at * PART) for at in (3, 5)]
+        assert healing()[0] == (chunk_id(hurt), healed)
     store.reclaimer.leftovers()
     assert is_right(store, hurt)
     assert holds(slab, late, 5 * PART)
+
+
+def test_what_is_healed_again_and_again_while_space_is_given_back_stays(store: Store) -> None:
+    put_file(store)
+    store.reclaimer.drop(map(chunk_id, FILE[:3]))
+    ended = threading.Event()
+
+    def reclaim() -> None:
+        for _ in range(20):
+            store.reclaimer.reclaim()
+            store.reclaimer.leftovers()
+        ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        reclaiming = pool.submit(reclaim)
+        while not ended.is_set() and not reclaiming.done():
+            for data in FILE[3:]:
+                assert store.quarantine(chunk_id(data), place_of(store, data))
+                assert store.heal(chunk_id(data), data) is not None
+        reclaiming.result()
+    assert all(is_right(store, data) for data in FILE[3:])
+
+
+def slab_number(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
