@@ -43,7 +43,7 @@ LINES = (
     Line("tiny", "files of 4 KB", "files/s", Target(least_ratio=0.5)),
     Line("tiny-cpu", "CPU of that", "s/GB"),
     Line("tiny-p99", "p99 of GET /v1/status meanwhile", "ms", Target(most=50)),
-    Line("tiny-disk", "disk used over bytes of the files", "x", Target(most=1.1)),
+    Line("tiny-disk", "disk space taken over bytes of the files", "x", Target(most=1.1)),
     Line("tiny-again", "again, nothing changed, beside the first time", "ms", Target(most_ratio=0.1)),
     Line("tiny-again-find", "again, nothing changed, beside find -printf", "ms", Target(most_ratio=2)),
     Line("memory-idle", "memory (PSS) of the node, idle", "MB", Target(most=200)),
