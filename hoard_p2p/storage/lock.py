@@ -10,6 +10,9 @@ from pathlib import Path
 from hoard_p2p.errors import NodeRunning, StoreFailed
 
 _PID_WAIT = 1.0
+_DYING_WAIT = 5.0
+"""Seconds for which a node that was killed may keep its lock while the kernel takes it apart."""
+
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -27,8 +30,9 @@ class NodeLock:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             _lock(self._fd, path)
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+            with suppress(OSError):  # a full disk: the kernel knows the holder all the same
+                os.ftruncate(self._fd, 0)
+                os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
         except BaseException:
             self._close()
             raise
@@ -59,10 +63,15 @@ def _locked_directory(path: Path) -> int:
 
 
 def _lock(fd: int, path: Path) -> None:
+    until = time.monotonic() + _DYING_WAIT
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise NodeRunning(path.parent, holder(fd, path)) from None
+        while not _try_lock(fd):
+            pid = holder(fd, path)
+            if pid == 0 and _try_lock(fd):  # let go between the two looks
+                return
+            if not _is_dying(pid) or time.monotonic() > until:
+                raise NodeRunning(path.parent, pid)
+            time.sleep(0.01)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -70,6 +79,26 @@ def _lock(fd: int, path: Path) -> None:
             f"{path.parent} is on a file system without locks ({error.strerror}): two nodes could use it at a time; "
             "choose a --data-dir on a local disk"
         ) from error
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_dying(pid: int) -> bool:
+    """Killed, and not done with closing what it had open: a process without a command line, or that is gone by now."""
+    if not pid:
+        return False
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
 
 
 def holder(fd: int, path: Path) -> int:

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,23 @@ def test_a_node_that_locks_the_file_alone_keeps_another_out(tmp_path: Path) -> N
         NodeLock(path)
     os.close(older)
     NodeLock(path).release()
+
+
+DIES_SLOWLY = """
+import sys
+from pathlib import Path
+from hoard_p2p.storage.lock import NodeLock
+lock = NodeLock(Path(sys.argv[1]))
+memory = bytearray(400 << 20)
+memory[::4096] = bytes(len(memory) // 4096)
+print("has it", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_can_be_had_at_once_after_its_holder_was_killed(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", DIES_SLOWLY, os.fspath(tmp_path / "node-lock")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"has it\n"
+        process.kill()
+        NodeLock(tmp_path / "node-lock").release()  # the kernel is still giving back its memory
