@@ -32,6 +32,8 @@ _SAMPLE, _HOLE = 256 << 10, Span(64 << 10, 192 << 10)
 _F_OFD_SETLK = 37  # linux/fcntl.h
 MUCH_LOG = 256 << 20
 CROWDED = 0.75
+TOLERANCE = 20
+"""A disk that has this part of the capacity less than the store may still take is none to warn of: others use it, too."""
 
 
 def permissions(patient: Patient) -> Iterator[Finding]:
@@ -126,13 +128,29 @@ def _refuses(lock: Callable[[], object]) -> bool:
     return False
 
 
-def room(patient: Patient) -> Iterator[Finding]:
-    """What the store may take against what its disk has."""
+def _status(patient: Patient, part: str) -> Json:
+    """What the node says of itself; None if it does not answer."""
     try:
         with NodeClient.connect(patient.data_dir, ASK) as client:
-            store = client.call("status", {}).body.get("store")
+            return client.call("status", {}).body.get(part)
     except HoardError:
-        return
+        return None
+
+
+def damage(patient: Patient) -> Iterator[Finding]:
+    """Chunks that were found damaged and are not healed."""
+    scrub = _status(patient, "scrub")
+    count = _count(scrub, "damaged") if isinstance(scrub, dict) else 0
+    if count:
+        yield warning(
+            f"{count:,} chunks were found damaged, and nobody has a good copy",
+            "hoard scrub names their files; publish the source again to heal them",
+        )
+
+
+def room(patient: Patient) -> Iterator[Finding]:
+    """What the store may take against what its disk has."""
+    store = _status(patient, "store")
     if isinstance(store, dict):
         yield judge_room(_count(store, "capacity"), _count(store, "used"), _count(store, "floor"),
                          shutil.disk_usage(patient.data_dir).free)  # fmt: skip
@@ -143,7 +161,7 @@ def judge_room(capacity: int, used: int, floor: int, free: int) -> Finding:
     says = f"{size_text(used)} of {size_text(capacity)} used, the disk has {size_text(free)} free"
     if free < floor:
         return warning(f"{says}, less than the {size_text(floor)} that are for others: nothing is stored", "make room")
-    if max(0, capacity - used) > free - floor:
+    if max(0, capacity - used) - (free - floor) > capacity // TOLERANCE:
         return warning(f"{says}: it is full before the capacity is reached", "make room, or lower the capacity")
     return ok(says)
 
@@ -279,6 +297,7 @@ CHECKS = (
     Check("owner", permissions),
     Check("file system", features),
     Check("room", room),
+    Check("damage", damage),
     Check("reading", reading),
     Check("readers", readers),
     Check("lock", lock),

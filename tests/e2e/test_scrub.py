@@ -46,6 +46,7 @@ def test_damage_ends_a_scrub_with_6_and_the_file_is_named_until_it_is_published_
         assert once_more.returncode == 6, "it is remembered"
         assert {"snapshot": snapshot, "path": "shard"} in json.loads(once_more.stdout)["files"]
         assert "1 DAMAGED chunks" in machine.hoard("status").stdout
+        assert "1 chunks were found damaged" in machine.hoard("doctor", check=False).stdout
         assert machine.publish(source) == snapshot
         assert machine.json("scrub")["damaged"] == 0
         assert machine.hoard("scrub", "no-such-name", check=False).returncode == 3
