@@ -33,7 +33,7 @@ _F_OFD_SETLK = 37  # linux/fcntl.h
 MUCH_LOG = 256 << 20
 CROWDED = 0.75
 TOLERANCE = 20
-"""A disk that has this part of the capacity less than the store may still take is none to warn of: others use it, too."""
+"""A disk that is short of this part of the capacity is none to warn of: others use it, too."""
 
 
 def permissions(patient: Patient) -> Iterator[Finding]:
