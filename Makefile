@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 RUN := $(VENV)/.ready-run
 DEV := $(VENV)/.ready-dev
 PACKAGE := hoard_p2p tests benchmarks simulations
@@ -16,7 +17,7 @@ demo: $(RUN)  ## three nodes on this machine: publish, mount, compare, kill one,
 	@$(BIN)/hoard demo $(DATASET)
 
 test: $(DEV)  ## all tests; what needs root or /dev/fuse and has neither is skipped with its reason
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 soak: $(DEV)  ## the long tests: minutes of killing under checked reads
 	$(BIN)/pytest -m soak $(ARGS)

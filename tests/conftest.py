@@ -3,6 +3,9 @@
 A test fails on a WARNING or worse that it did not announce (`@pytest.mark.expect_warnings`). The session fails when a
 Hoard mount, process or network namespace that it made outlives it (I10).
 
+Tests run in several processes (`pytest -n`), each of which is a session of its own; the one that the user started only
+collects what they leave over.
+
 Marks that skip by themselves: `root`, `fuse` (may mount, as whoever runs the tests), `netns` (root, iproute2 and a
 kernel that lets it make network namespaces).
 """
@@ -20,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,9 +101,18 @@ class Session:
 
 
 SESSION = pytest.StashKey[Session]()
+LEFT_OVER = pytest.StashKey[list[str]]()
+
+
+def runs_tests(config: pytest.Config) -> bool:
+    """Whether this process does, and not others on its behalf."""
+    return hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OVER] = []
+    if not runs_tests(config):
+        return
     # Short, since some paths below it are limited (107 bytes for a unix socket), and on the disk that TMPDIR names.
     directory = Path(tempfile.mkdtemp(prefix="ht-"))
     directory.chmod(0o755)  # an ordinary user that a test becomes must get through
@@ -111,17 +124,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    own = session.config.stash[SESSION]
-    own.sweep()
-    if own.leftovers and session.exitstatus == 0:
+    left_over = session.config.stash[LEFT_OVER]
+    own = session.config.stash.get(SESSION, None)
+    if own is not None:
+        own.sweep()
+        left_over += own.leftovers
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_over"] = left_over
+    if left_over and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A process that ran tests has ended."""
+    node.config.stash[LEFT_OVER] += getattr(node, "workeroutput", {}).get("left_over", [])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    own = config.stash[SESSION]
-    if own.leftovers:
+    if config.stash[LEFT_OVER]:
         terminalreporter.section("left over after the tests (I10)", red=True)
-        for line in own.leftovers:
+        for line in config.stash[LEFT_OVER]:
             terminalreporter.line(line)
 
 

@@ -13,7 +13,7 @@ from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.room import Room
 
-BELIEVED_SECONDS = 2.0
+BELIEVED_SECONDS = 0.5
 """How long a look counts: whoever asks often does not make the disk busy."""
 LITTLE = 1 << 20
 """With less than this the store is full: hardly a chunk goes in."""

@@ -14,6 +14,8 @@ from hoard_p2p.storage.punching import reserve
 from hoard_p2p.storage.readertable import no_space, require_lock, table_full
 
 MAX_READERS = 4096
+LOCK_SIZE = 192 + 64 * (MAX_READERS - 1)
+"""Bytes of LMDB's lock file (mdb.c: MDB_txninfo, and one line for each further reader)."""
 MOST_TABLES = 32
 MIN_MAP = 64 << 30
 LEAST_MAP = 1 << 30
@@ -33,6 +35,7 @@ def map_size(path: Path) -> int:
 def open_for_writing(path: Path, size: int) -> Any:
     """An environment with a map of `size` bytes, made if there is none. Raises StoreFailed."""
     wanted = size
+    _fill_lock(path)
     while True:
         try:
             env = lmdb.open(os.fspath(path), map_size=size, mode=0o660, **_options())
@@ -44,6 +47,20 @@ def open_for_writing(path: Path, size: int) -> Any:
                 raise StoreFailed(f"the index {path} cannot be opened: {no_space(wanted, LEAST_MAP)}") from error
         except lmdb.Error as error:
             raise unopened(path, error) from error
+
+
+def _fill_lock(path: Path) -> None:
+    """Have all blocks of the lock file on the disk: LMDB writes to it through a map, and on a full disk whoever meets a
+    hole there is killed (SIGBUS). Before the environment is open: to close the file takes this process's locks of it.
+    Raises StoreFailed."""
+    try:
+        fd = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            os.posix_fallocate(fd, 0, LOCK_SIZE)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise store_failure(f"the index {path} cannot be opened", error) from error
 
 
 def unopened(path: Path, error: lmdb.Error) -> StoreFailed:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,13 @@ def listed(machine: Machine) -> list[dict[str, Any]]:
     return list(body["mounts"])
 
 
+def leads_to(entry: Path) -> str:
+    """Where a descriptor leads, nowhere if it was closed just now."""
+    with suppress(FileNotFoundError):
+        return os.readlink(entry)
+    return ""
+
+
 @contextmanager
 def memory_of(mountpoint: Path) -> Iterator[SharedState]:
     """The shared memory of a mount that is served. (A node that is asked for it would ask its peers for more.)"""
@@ -145,7 +152,7 @@ def memory_of(mountpoint: Path) -> Iterator[SharedState]:
     assert mount is not None
     link = f"/memfd:{shared_name(mount.device)} (deleted)"
     entries = Path(f"/proc/{servers(mount)[0]}/fd").iterdir()
-    shared = SharedState(os.open(next(entry for entry in entries if os.readlink(entry) == link), os.O_RDWR))
+    shared = SharedState(os.open(next(entry for entry in entries if leads_to(entry) == link), os.O_RDWR))
     try:
         yield shared
     finally:

@@ -189,7 +189,8 @@ def test_a_disk_that_others_filled_fails_a_publish_and_what_is_removed_gives_roo
     failed = node.hoard("publish", "--try", os.fspath(second), check=False)
     assert failed.returncode == 1 and "full" in failed.stderr, failed.stderr
     fill(disk / "more")  # not one block
-    assert free(node) < 64 << 10 and node.json("status")["store"]["state"] == "full"
+    assert free(node) < 64 << 10
+    wait_until(lambda: node.json("status")["store"]["state"] == "full", "a look of now")
     assert node.hoard("publish", os.fspath(second), check=False).returncode == 1
     node.hoard("export", kept, os.fspath(place / "kept"))
     assert same(first, place / "kept"), "reads go on"
@@ -218,7 +219,8 @@ def test_a_read_only_disk_fails_a_publish_and_reads_go_on(place: Path, doomed: M
     node.hoard("export", "set:1", os.fspath(place / "set1"))
     assert same(data, place / "set1")
     assert [each["names"] for each in node.json("status")["snapshots"] if each["id"] == kept] == [["set:1"]]
-    assert (store(node)["promised"], store(node)["available"]) == (0, 0)
+    wait_until(lambda: store(node)["available"] == 0, "a look of now")
+    assert store(node)["promised"] == 0
     assert "state     read-only: " in node.hoard("status").stdout
     assert "its store is read-only: " in node.hoard("doctor", check=False).stdout
     node.hoard("down")

@@ -45,10 +45,10 @@ def as_ordinary_user() -> Iterator[None]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """No descriptor or thread more than before."""
+    """No descriptor or thread more than before. (Fewer there may be: those that a failed test left go at any time.)"""
     before = set(os.listdir("/proc/self/fd"))
     yield
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
     assert not [thread for thread in enumerate_threads() if thread.name.startswith("publish-")]
 
 

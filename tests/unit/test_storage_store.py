@@ -17,6 +17,7 @@ from hoard_p2p.interfaces import Extent, Place, SlabKind
 from hoard_p2p.peer import NodeId
 from hoard_p2p.storage import journal
 from hoard_p2p.storage.chronicle import Chronicle
+from hoard_p2p.storage.environment import LOCK_SIZE
 from hoard_p2p.storage.extents import next_generation
 from hoard_p2p.storage.journal import Kind
 from hoard_p2p.storage.reader import StoreReader
@@ -336,3 +337,11 @@ def test_slab_numbers_are_never_used_again(tmp_path: Path) -> None:
                 os.close(handle.data_fd)
                 os.close(handle.sidecar_fd)
     assert numbers == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_file_that_readers_write_through_a_map_has_no_hole_that_a_full_disk_could_make_deadly(
+    tmp_path: Path,
+) -> None:
+    with Store.open(tmp_path):
+        lock = (tmp_path / "index" / "lock.mdb").stat()
+        assert lock.st_blocks * 512 >= lock.st_size == LOCK_SIZE
