@@ -299,6 +299,7 @@ class Groups:
             listed = not isinstance(failure, StoreFull)  # any other error may have come after the fact
         for slab, extents in by_slab.items():
             (slab.keep if listed else slab.lose)(extents)
+        self._allowance.report()  # what lies on the disk is not to count as promised, too
         return failure or self._record(group.completions)
 
     def _sync(self, by_slab: dict[OpenSlab, list[Extent]]) -> HoardError | None:

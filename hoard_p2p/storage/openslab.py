@@ -25,7 +25,7 @@ SHARED_SIZE = 1 << 30
 BLOCK = 4096
 SMALL_RUN = 256 << 10
 """Chunks under a block are packed into runs of this size, so that they do not push others off the boundaries."""
-RESERVE = 16 << 20
+RESERVE = 4 << 20
 """A shared slab reserves space this far ahead: few calls for a busy writer, little waste for an idle one."""
 FIRST_RESERVE = 1 << 20
 """What it begins with, doubled from step to step: where little room is left, no writer takes it from the others."""
