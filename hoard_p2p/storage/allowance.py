@@ -9,8 +9,8 @@ from hoard_p2p.errors import HoardError, StoreFailed, StoreFull
 from hoard_p2p.interfaces import Grants
 
 STEP = 8 << 20
-"""Bytes that are asked for at once: one question in each 8 MiB of a fast writer, little kept from others by a slow. What
-was granted and is written counts twice against the floor until it is reported, so more would refuse too early."""
+"""Bytes that are asked for at once: one question in each 8 MiB of a fast writer, little kept from others by a slow.
+What was granted and is written counts twice against the floor until it is reported: more would refuse too early."""
 FIRST_STEP = 1 << 20
 """The first time; it doubles from question to question."""
 
