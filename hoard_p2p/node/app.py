@@ -50,7 +50,6 @@ T = TypeVar("T")
 CATALOG_TIMEOUT = 60.0
 FETCH_THREADS = 16
 STORE_THREADS = 8
-ANNOUNCE_TIMEOUT = 5.0
 SETTLE_SECONDS = 10.0
 """A node that has just started does not conclude from an empty view that nobody has a chunk."""
 

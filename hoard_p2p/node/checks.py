@@ -20,7 +20,7 @@ from hoard_p2p.mount.mountinfo import MountInfo, mounts
 from hoard_p2p.mount.mountpoint import Life, life_of
 from hoard_p2p.mount.users import crews, reads_from
 from hoard_p2p.node import directory, environment, store_checks
-from hoard_p2p.node.checkup import Check, Finding, Patient, Verdict, failure, ok, warning
+from hoard_p2p.node.checkup import Check, Finding, Patient, Verdict, failure, number_in, ok, warning
 from hoard_p2p.node.client import NodeClient, Patience
 from hoard_p2p.storage.condition import State, is_read_only
 from hoard_p2p.storage.layout import DataDir
@@ -78,7 +78,7 @@ def passthrough(patient: Patient) -> Iterator[Finding]:
 
 def background(patient: Patient) -> Iterator[Finding]:
     """Mounts of ordinary users are capped: so many reads may wait for missing data until hits wait too."""
-    values = {name: _number(_BACKGROUND / name) for name in ("max_user_bgreq", "max_user_congthresh")}
+    values = {name: number_in(_BACKGROUND / name) for name in ("max_user_bgreq", "max_user_congthresh")}
     yield judge_background(values, patient.root)
 
 
@@ -247,14 +247,6 @@ def _sees(pid: int, device: str) -> bool:
     except OSError:
         return True  # it ended, or is none of our business
     return any(line.split()[2] == device for line in table.splitlines())
-
-
-def _number(path: Path) -> int:
-    """-1 if it is not known."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return -1
 
 
 CHECKS = (

@@ -42,6 +42,14 @@ def failure(says: str, advice: str) -> Finding:
     return Finding(Verdict.FAILED, says, advice)
 
 
+def number_in(path: Path) -> int:
+    """What a file of the kernel says; -1 if that is not known."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return -1
+
+
 @dataclass(frozen=True, slots=True)
 class Patient:
     """What is looked at. `root`: whether mounts and the node are those of the superuser."""

@@ -128,18 +128,18 @@ def _refuses(lock: Callable[[], object]) -> bool:
     return False
 
 
-def _status(patient: Patient, part: str) -> Json:
-    """What the node says of itself; None if it does not answer."""
+def _ask(patient: Patient, op: str) -> dict[str, Json]:
+    """What the node answers; nothing if it does not."""
     try:
         with NodeClient.connect(patient.data_dir, ASK) as client:
-            return client.call("status", {}).body.get(part)
+            return client.call(op, {}).body
     except HoardError:
-        return None
+        return {}
 
 
 def damage(patient: Patient) -> Iterator[Finding]:
     """Chunks that were found damaged and are not healed."""
-    scrub = _status(patient, "scrub")
+    scrub = _ask(patient, "status").get("scrub")
     count = _count(scrub, "damaged") if isinstance(scrub, dict) else 0
     if count:
         yield warning(
@@ -150,8 +150,8 @@ def damage(patient: Patient) -> Iterator[Finding]:
 
 def room(patient: Patient) -> Iterator[Finding]:
     """What the store may take against what its disk has."""
-    store = _status(patient, "store")
-    if isinstance(store, dict):
+    store = _ask(patient, "capacity")  # a status would ask peers, too
+    if store:
         yield judge_room(_count(store, "capacity"), _count(store, "used"), _count(store, "floor"),
                          shutil.disk_usage(patient.data_dir).free)  # fmt: skip
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ from urllib.parse import urlsplit
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError
 from hoard_p2p.mount.kernel import MAX_READ
-from hoard_p2p.node.checkup import Check, Finding, Patient, failure, ok, warning
+from hoard_p2p.node.checkup import Check, Finding, Patient, failure, number_in, ok, warning
 from hoard_p2p.node.client import NodeClient, Patience
 from hoard_p2p.storage.environment import LEAST_MAP, map_size
 
@@ -68,7 +67,7 @@ def judge_helper(path: str | None, *, setuid: bool, allowing: bool, root: bool) 
 
 
 def largest_read(patient: Patient) -> Iterator[Finding]:
-    yield judge_pages(_number(patient.proc / "sys/fs/fuse/max_pages_limit"), os.sysconf("SC_PAGE_SIZE"))
+    yield judge_pages(number_in(patient.proc / "sys/fs/fuse/max_pages_limit"), os.sysconf("SC_PAGE_SIZE"))
 
 
 def judge_pages(pages: int, page: int) -> Finding:
@@ -102,7 +101,7 @@ def judge_space(limit: int, wanted: int) -> Finding:
 
 
 def pids(patient: Patient) -> Iterator[Finding]:
-    yield judge_pids(_number(patient.proc / "sys/kernel/pid_max"), resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    yield judge_pids(number_in(patient.proc / "sys/kernel/pid_max"), resource.getrlimit(resource.RLIMIT_NPROC)[0])
 
 
 def judge_pids(most: int, own: int) -> Finding:
@@ -237,14 +236,6 @@ def _node_url(patient: Patient) -> str:
     with suppress(HoardError), NodeClient.connect(patient.data_dir, PING) as client:
         return str(client.call("ping", {}).body.get("url") or "")
     return ""
-
-
-def _number(path: Path) -> int:
-    """-1 if it is not known."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return -1
 
 
 CHECKS = (

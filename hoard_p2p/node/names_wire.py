@@ -28,7 +28,6 @@ _UNFIT = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u20
 of our own: what Python calls printable differs between its versions."""
 
 _SNAPSHOT_BYTES = struct.Struct("<32sQQHQH")  # id, created, removed, replicas, keep, length of source
-_STAMP_BYTES = struct.Struct("<QI16s")
 _PIN_BYTES = struct.Struct("<QI16sB")  # stamp, pinned
 _PAST_BYTES = struct.Struct("<32sQI16s")
 _REF_BYTES = struct.Struct("<QI16sB32sBB")  # stamp, is set, snapshot or zeros, length of history, length of name

@@ -19,7 +19,7 @@ from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
-from tests.smalldisks import fill, loop_disk
+from tests.smalldisks import fill, loop_disk, memory_disk
 
 RNG = random.Random(31)
 MIB = 1 << 20
@@ -230,19 +230,9 @@ def test_a_put_that_finds_no_space_fails_and_later_ones_work(tmp_path: Path) -> 
             assert into == data
 
 
-@contextmanager
-def small_disk(directory: Path, size: int) -> Iterator[Path]:
-    directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "hoard-test", directory], check=True)
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "-l", directory], check=True)
-
-
 @pytest.mark.root
 def test_a_full_disk_fails_puts_and_files_and_the_store_recovers_when_there_is_room(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 80 * MIB) as disk:
+    with memory_disk(tmp_path / "disk", 80 * MIB) as disk:
         (disk / "filler").write_bytes(bytes(60 * MIB))
         with Store.open(disk / "data") as store, store.writer(FORGETFUL) as writer:
             kept = []
@@ -273,7 +263,7 @@ def test_a_full_disk_fails_puts_and_files_and_the_store_recovers_when_there_is_r
 
 @pytest.mark.root
 def test_a_disk_without_room_for_a_slab_or_an_index_page_is_a_failed_store(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 4 * MIB) as disk, Store.open(disk / "data") as store:
+    with memory_disk(tmp_path / "disk", 4 * MIB) as disk, Store.open(disk / "data") as store:
         with (disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
             while True:
                 filler.write(bytes(4096))
