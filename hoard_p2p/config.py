@@ -39,7 +39,9 @@ DEFAULT_FLOOR = Floor(percent=5.0)
 class NodeSettings(NamedTuple):
     """What `hoard up` was told. `capacity` in bytes, None: as before, at first the default share of the disk; `floor`
     as `parse_floor` reads it, empty: as before, at first the default. `port` 0: any free port. `scrub_days`: the
-    period of the background scrub, 0: none, None: as before."""
+    period of the background scrub, 0: none, None: as before. `peer_limit`: bytes a second sent to other nodes, 0: no
+    limit. `origin_streams`: nodes that read one origin at a time. `rack_command` prints the rack, if `rack` is empty.
+    """
 
     data_dir: Path
     host: str
@@ -51,6 +53,12 @@ class NodeSettings(NamedTuple):
     discovery: tuple[str, ...]
     floor: str = ""
     scrub_days: float | None = None
+    rack_command: str = ""
+    allow_origin: tuple[str, ...] = ()
+    origin_streams: int = 8
+    peer_limit: int = 0
+    cluster_key_file: str = ""
+    encrypt: bool = False
 
 
 def parse_size(text: str) -> int:

@@ -4,6 +4,7 @@ A room is handed these; it does not import the room behind them.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -256,6 +257,60 @@ class PeerChunks(Protocol):
         handed to `deliver(index, bytes)`, which must copy what it keeps. Returns the indexes the peer does not have.
         `timeout`: seconds without progress. Raises PeerUnavailable (also for half-way failures: what was delivered
         stays good) and ChunkCorrupt (wrong bytes: the peer is to be shunned)."""
+        ...
+
+
+class AskMode(Enum):
+    """What a node may do for who asks it for chunks of a segment that it does not have.
+
+    GATE: it is the gateway of the asker's rack: it gets them itself, as for a reader of its own. CHAIN: it comes before
+    the asker in the chain of the segment: it fills the segment, and passes each chunk on as it lands. FETCH: it is the
+    reader of the origin: it may read them there. (HAVE, nothing: that is `PeerChunks`.)
+    """
+
+    GATE = 1
+    CHAIN = 2
+    FETCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAsk:
+    """A question for chunks of one segment. `runs`: canonical chunk runs of the segment, in the order wanted; `hops`:
+    how often the question was passed on already."""
+
+    snapshot: SnapshotId
+    segment: int
+    mode: AskMode
+    hops: int
+    runs: tuple[int, ...]
+
+
+class StreamEnd(NamedTuple):
+    """How an answer ended. `absent`: indexes of the asked runs that did not come; `pending`: they may soon, from the
+    same peer; else it cannot get them. `reason`: why not, for people."""
+
+    absent: list[int]
+    pending: bool
+    reason: str
+
+
+class PeerSegments(Protocol):
+    """Chunks that a peer gets while it is being asked. Blocking, for use from threads."""
+
+    def stream(
+        self,
+        peer: "Peer",
+        ask: SegmentAsk,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Callable[[int, memoryview], None],
+        *,
+        patience: float,
+        timeout: float,
+    ) -> StreamEnd:
+        """Ask `peer` for `ask.runs`, whose (id, length) are `wanted`. Each chunk is sent as soon as the peer has it, in
+        any order; received into a reused buffer, hashed, and handed to `deliver(index, bytes)`. `patience`: seconds
+        without a chunk after which the peer is to end its answer; `timeout`: seconds without a byte after which it
+        counts as unavailable. Raises PeerUnavailable and ChunkCorrupt as `PeerChunks.fetch`."""
         ...
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NewType
 
-from hoard_p2p.ids import from_hex
+from blake3 import blake3
+
+from hoard_p2p.ids import SnapshotId, from_hex
 
 NodeId = NewType("NodeId", bytes)
 """16 random bytes, made once per data directory."""
@@ -68,6 +70,30 @@ class Peer:
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
+
+
+OriginId = NewType("OriginId", bytes)
+"""8 bytes that stand for an origin between nodes, which never tell each other URLs or paths."""
+
+
+def origin_id(url: str) -> OriginId:
+    """The id of the origin with this URL, written as in `SnapshotRecord.origin`."""
+    return OriginId(blake3(url.encode(), derive_key_context="hoard 2026-11-30 origin id v1").digest(length=8))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a node has to do with data now, told to all. Of two of one node the larger (incarnation, version) counts.
+
+    `wants`: snapshots that it mounts or warms, so that it takes part in their fill; `reads`: origins that it may and
+    can read.
+    """
+
+    node_id: NodeId
+    incarnation: int
+    version: int
+    wants: frozenset[SnapshotId] = frozenset()
+    reads: frozenset[OriginId] = frozenset()
 
 
 @dataclass(frozen=True)

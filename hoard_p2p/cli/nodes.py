@@ -17,7 +17,15 @@ from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, table, write_json
 from hoard_p2p.cli.scrubbing import scrub_text
-from hoard_p2p.config import NodeSettings, default_cluster, default_name, parse_capacity, parse_days, parse_listen
+from hoard_p2p.config import (
+    NodeSettings,
+    default_cluster,
+    default_name,
+    parse_capacity,
+    parse_days,
+    parse_listen,
+    parse_size,
+)
 from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.printing import printable, size_text
@@ -44,7 +52,16 @@ _CLEAR = "\x1b[H\x1b[J"
     "--cluster", type=TEXT, default=None, help="Only nodes of the same cluster name meet [default: your user name]."
 )
 @click.option("--name", type=TEXT, default=None, help="What others call this node [default: the host name].")
-@click.option("--rack", default="", help="Copies of a segment go to different racks where there are several.")
+@click.option(
+    "--rack",
+    default="",
+    envvar="HOARD_RACK",
+    show_envvar=True,
+    help="Copies of a segment go to different racks where there are several.",
+)
+@click.option(
+    "--rack-command", type=TEXT, default="", metavar="COMMAND", help="Prints the rack, where --rack is not given."
+)
 @click.option(
     "--capacity",
     type=parse_capacity,
@@ -76,6 +93,31 @@ _CLEAR = "\x1b[H\x1b[J"
     help="In so many days everything stored is read and checked once, in the background; 0: never "
     "[default: as it was, 7 at the first start].",
 )
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    metavar="PREFIX",
+    help="This node may read origins that begin so, any number of times, for instance /mnt/nfs/datasets.",
+)
+@click.option(
+    "--origin-streams",
+    type=click.IntRange(1, 1024),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="So many nodes of the cluster read one origin at a time.",
+)
+@click.option(
+    "--peer-limit",
+    type=parse_size,
+    default=0,
+    metavar="RATE",
+    help="Bytes a second that this node sends to others at most, for instance 500MiB [default: no limit].",
+)
+@click.option(
+    "--cluster-key-file", type=TEXT, default="", metavar="FILE", help="Only nodes with this key meet (hoard key new)."
+)
+@click.option("--encrypt", is_flag=True, help="Encrypt what nodes say to each other; needs a key.")
 @click.option("--detach", is_flag=True, help="Return once the node answers, and leave it running.")
 def up(
     *,
@@ -84,10 +126,16 @@ def up(
     cluster: str | None,
     name: str | None,
     rack: str,
+    rack_command: str,
     capacity: int | None,
     floor: str | None,
     discovery: tuple[str, ...],
     scrub_days: float | None,
+    allow_origin: tuple[str, ...],
+    origin_streams: int,
+    peer_limit: int,
+    cluster_key_file: str,
+    encrypt: bool,
     detach: bool,
 ) -> int:
     """Run the node of this machine, until Ctrl-C or `hoard down`.
@@ -114,6 +162,12 @@ def up(
         discovery=discovery,
         scrub_days=scrub_days,
         floor=floor or "",
+        rack_command=rack_command,
+        allow_origin=allow_origin,
+        origin_streams=origin_streams,
+        peer_limit=peer_limit,
+        cluster_key_file=cluster_key_file,
+        encrypt=encrypt,
     )
     if not is_loopback(host):
         complain(OPEN_MODE)

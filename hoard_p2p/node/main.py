@@ -205,6 +205,7 @@ def main(argv: Sequence[str]) -> int:
     told = json.loads(argv[0])
     told["data_dir"] = Path(told["data_dir"])
     told["discovery"] = tuple(told["discovery"])
+    told["allow_origin"] = tuple(told["allow_origin"])
     report = Report(int(argv[1]))
     try:
         return run_node(NodeSettings(**told), report)

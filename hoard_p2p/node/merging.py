@@ -40,8 +40,9 @@ def newer_snapshot(known: SnapshotRecord | None, told: SnapshotRecord) -> Snapsh
     """What is known of a snapshot after `told`; None if nothing changes.
 
     A removal hides what was created before or with it. Of living records a shown one wins over a hidden one, then the
-    later created: its replicas, keep and source count. A pin is a last-writer-wins register of one publish: it goes
-    with the record that it was set on, and who publishes again takes over the pin that is known (`Names.show`).
+    later created: its keep, source and origin count. A pin is a last-writer-wins register of one publish: it goes
+    with the record that it was set on, and who publishes again takes over the pin that is known (`Names.show`). So is
+    the number of replicas that was set after a publish.
     """
     both = [told] if known is None else [known, told]
     removed = max(record.removed for record in both)
@@ -50,11 +51,14 @@ def newer_snapshot(known: SnapshotRecord | None, told: SnapshotRecord) -> Snapsh
         best = max(living, key=_snapshot_order)
         of_best = [record for record in living if (record.shown, record.created) == (best.shown, best.created)]
         pin = max(of_best, key=lambda record: (record.pin_stamp, record.pinned))
+        copies = max(of_best, key=lambda record: (record.replicas_stamp, record.replicas))
         merged = replace(
             best,
             last_used=max(record.last_used for record in living),
             pinned=pin.pinned,
             pin_stamp=pin.pin_stamp,
+            replicas=copies.replicas,
+            replicas_stamp=copies.replicas_stamp,
             removed=0 if best.shown else removed,
         )
     else:
@@ -63,7 +67,7 @@ def newer_snapshot(known: SnapshotRecord | None, told: SnapshotRecord) -> Snapsh
 
 
 def _snapshot_order(record: SnapshotRecord) -> tuple[object, ...]:
-    return record.shown, record.created, record.replicas, record.keep, record.source
+    return record.shown, record.created, record.replicas, record.keep, record.source, record.origin
 
 
 def tombstone(snapshot: SnapshotId, removed: int) -> SnapshotRecord:

@@ -22,6 +22,9 @@ MAX_REPLICAS = 0xFFFF
 MAX_LABEL = 1000
 """Characters of a snapshot's source."""
 
+MAX_ORIGIN = 4096
+"""Bytes of the URL of an origin."""
+
 _REF = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/@+-]{0,127}?)(?::([A-Za-z0-9][A-Za-z0-9._+-]{0,63}))?")
 _UNFIT = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line and paragraph separators, marks that turn the direction of text, and lone surrogates. A list
@@ -29,6 +32,7 @@ of our own: what Python calls printable differs between its versions."""
 
 _SNAPSHOT_BYTES = struct.Struct("<32sQQHQH")  # id, created, removed, replicas, keep, length of source
 _PIN_BYTES = struct.Struct("<QI16sB")  # stamp, pinned
+_REPLICAS_BYTES = struct.Struct("<QI16s")  # stamp
 _PAST_BYTES = struct.Struct("<32sQI16s")
 _REF_BYTES = struct.Struct("<QI16sB32sBB")  # stamp, is set, snapshot or zeros, length of history, length of name
 
@@ -50,12 +54,15 @@ def label(text: str) -> str:
 
 
 def snapshot_bytes(record: SnapshotRecord) -> bytes:
-    """A pin that nobody ever set adds nothing: a node that knows no pins has the same digest then."""
-    source = record.source.encode()
+    """What nobody ever set (a pin, other replicas, an origin) adds nothing: a node that does not know of such has the
+    same digest then."""
+    source, origin = record.source.encode(), record.origin.encode()
     return (
         _SNAPSHOT_BYTES.pack(record.id, record.created, record.removed, record.replicas, record.keep, len(source))
         + source
         + (b"" if record.pin_stamp == NEVER else _PIN_BYTES.pack(*record.pin_stamp, record.pinned))
+        + (b"" if record.replicas_stamp == NEVER else b"replicas" + _REPLICAS_BYTES.pack(*record.replicas_stamp))
+        + (b"origin" + origin if origin else b"")
     )
 
 
@@ -124,6 +131,10 @@ def snapshot_json(record: SnapshotRecord, root: bytes) -> Record:
     }
     if record.pin_stamp != NEVER:
         told["pin"] = [record.pinned, _stamp_json(record.pin_stamp)]
+    if record.replicas_stamp != NEVER:
+        told["replicas_stamp"] = _stamp_json(record.replicas_stamp)
+    if record.origin:
+        told["origin"] = record.origin
     return told
 
 
@@ -147,7 +158,34 @@ def parse_snapshot(record: Record, latest: int) -> SnapshotRecord:
     if stamp.wall_ms * 1_000_000 > latest:
         raise ValueError(f"the pin of snapshot {short(identifier)} is more than 60 s ahead of our time")
     keep = _whole(record["keep"], 63)
-    return SnapshotRecord(identifier, created, created, replicas, pinned, keep, True, source, 0, stamp)
+    return SnapshotRecord(
+        id=identifier,
+        created=created,
+        last_used=created,
+        replicas=replicas,
+        pinned=pinned,
+        keep=keep,
+        shown=True,
+        source=source,
+        pin_stamp=stamp,
+        replicas_stamp=_parse_replicas_stamp(record.get("replicas_stamp"), latest),
+        origin=_parse_origin(record.get("origin")),
+    )
+
+
+def _parse_replicas_stamp(value: Json, latest: int) -> Stamp:
+    stamp = NEVER if value is None else _parse_stamp(value)
+    if stamp.wall_ms * 1_000_000 > latest:
+        raise ValueError("a number of replicas was set more than 60 s ahead of our time")
+    return stamp
+
+
+def _parse_origin(value: Json) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value.encode("utf-8", "surrogateescape")) > MAX_ORIGIN or _UNFIT.search(value):
+        raise ValueError("an origin is a URL that can be shown")
+    return value
 
 
 def _parse_pin(value: Json) -> tuple[bool, Stamp]:

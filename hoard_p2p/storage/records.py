@@ -30,8 +30,8 @@ _STAMP = struct.Struct("<QI16s")
 _LEASE = struct.Struct("<BQQIQ16sH")  # version, since, renewed, pid, its start time, boot id, length of mount point
 _REF = struct.Struct("<BHB32sB")  # version, length of name, is set, snapshot, length of history
 _VERSION = 1
-_SNAPSHOT_VERSION = 2
-"""The stamp of the pin follows the source; version 1 ends with the source."""
+_SNAPSHOT_VERSION = 3
+"""Version 1 ends with the source, 2 with the stamp of the pin; then come the stamp of the replicas and the origin."""
 _KINDS = (SlabKind.SHARED, SlabKind.FILE)
 
 NO_KEY = bytes(16)
@@ -62,7 +62,9 @@ class SnapshotRecord:
 
     `created`, `last_used`, `removed` are nanoseconds since the epoch; `removed` 0 means alive, else it is a tombstone.
     `keep` is how many seconds after its last use an unnamed snapshot lives. `shown`: visible to users (I11). `source`
-    is a label for people, cut to 65,535 bytes of UTF-8. `pin_stamp`: when and by whom `pinned` was set.
+    is a label for people, cut to 65,535 bytes of UTF-8. `pin_stamp`: when and by whom `pinned` was set;
+    `replicas_stamp` the same of `replicas`, `NEVER` if they are as published. `origin`: the URL that its bytes can be
+    read from again, empty if there is none.
     """
 
     id: SnapshotId
@@ -75,6 +77,8 @@ class SnapshotRecord:
     source: str
     removed: int = 0
     pin_stamp: Stamp = NEVER
+    replicas_stamp: Stamp = NEVER
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +184,33 @@ def encode_snapshot(record: SnapshotRecord) -> bytes:
         record.removed,
         len(source),
     )
-    return head + source + _STAMP.pack(*record.pin_stamp)
+    origin = record.origin.encode("utf-8", "surrogateescape")
+    stamps = _STAMP.pack(*record.pin_stamp) + _STAMP.pack(*record.replicas_stamp)
+    return head + source + stamps + len(origin).to_bytes(2, "little") + origin
 
 
 def decode_snapshot(value: bytes) -> SnapshotRecord:
     version, name, created, last_used, replicas, pinned, keep, shown, removed, length = _SNAPSHOT.unpack_from(value)
     end = _SNAPSHOT.size + length
     source = value[_SNAPSHOT.size : end].decode("utf-8", "surrogateescape")
-    stamp = _decode_stamp(value, end) if version >= _SNAPSHOT_VERSION else NEVER
+    pin_stamp = _decode_stamp(value, end) if version >= 2 else NEVER
+    replicas_stamp, origin = NEVER, ""
+    if version >= 3:
+        replicas_stamp = _decode_stamp(value, end + _STAMP.size)
+        origin = value[end + 2 * _STAMP.size + 2 :].decode("utf-8", "surrogateescape")
     return SnapshotRecord(
-        SnapshotId(name), created, last_used, replicas, bool(pinned), keep, bool(shown), source, removed, stamp
+        id=SnapshotId(name),
+        created=created,
+        last_used=last_used,
+        replicas=replicas,
+        pinned=bool(pinned),
+        keep=keep,
+        shown=bool(shown),
+        source=source,
+        removed=removed,
+        pin_stamp=pin_stamp,
+        replicas_stamp=replicas_stamp,
+        origin=origin,
     )
 
 

@@ -36,7 +36,7 @@ def test_the_stamp_of_a_pin_is_kept_and_a_record_of_version_1_has_none() -> None
     stamp = records.Stamp(2**63, 7, NodeId(b"n" * 16))
     record = SnapshotRecord(ONE, 1, 1, 3, True, 5, True, "dir:/x", 0, stamp)
     value = records.encode_snapshot(record)
-    assert value[0] == 2
+    assert value[0] == 3
     assert records.decode_snapshot(value) == record
     old = b"\1" + value[1:-28]
     assert records.decode_snapshot(old) == replace(record, pin_stamp=records.NEVER)

@@ -1,0 +1,1 @@
+"""Bringing whole snapshots to nodes that want them: each byte crosses each link once."""

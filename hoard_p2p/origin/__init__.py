@@ -1,0 +1,1 @@
+"""Where data sets come from: who reads an origin, and how."""
