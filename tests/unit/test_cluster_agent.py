@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import selectors
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import pytest
 
-from hoard_p2p.cluster.agent import ClusterAgent, Greeting
+from hoard_p2p.cluster.agent import Answer, ClusterAgent, Greeting
 from hoard_p2p.cluster.discovery import Address, Discovery, Found
 from hoard_p2p.cluster.membership import IdConflict, Membership, State
-from hoard_p2p.errors import PeerUnavailable
-from hoard_p2p.peer import ClusterView, NodeId, Peer
+from hoard_p2p.errors import NotFound, PeerUnavailable
+from hoard_p2p.peer import ClusterView, News, NodeId, Peer, Standing
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer.wire import Hello
+from hoard_p2p.transfer.wire_members import ProbeMessage
 
 T = TypeVar("T")
 
@@ -90,10 +91,11 @@ class Node:
         self.greetings: list[Peer] = []
         random = Random(peer.port)
         self.membership = Membership(peer, sample=random.sample, boot=self.boot)
+        self.cut: set[Address] = set()
         self.agent = ClusterAgent(
             self.membership,
             discoveries,
-            self.say_hello,
+            Asking(self),
             cluster=cluster,
             clock=lambda: asyncio.get_running_loop().time(),
             random=random,
@@ -105,20 +107,47 @@ class Node:
     def hello(self) -> Hello:
         return Hello(self.peer, self.cluster, self.agent.view().others, boot=self.boot)
 
-    async def say_hello(self, host: str, port: int) -> Greeting:
+    async def reach(self, host: str, port: int) -> "Node":
         address = Address(host, port)
         self.net.asked.append((asyncio.get_running_loop().time(), address))
-        if address in self.net.silent:
+        if address in self.net.silent or address in self.cut:
             await asyncio.Event().wait()
         await asyncio.sleep(0.001)
         other = self.net.nodes.get(address)
-        if other is None:
+        if other is None or self.address in other.cut:
             raise PeerUnavailable(f"nobody listens at {address}")
-        other.agent.greeted(self.hello())
-        return other.hello()
+        return other
 
     def sees(self) -> set[str]:
         return {peer.name for peer in self.agent.view().others}
+
+
+class Asking:
+    """The questions of one node, answered by the others of its net."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    async def hello(self, host: str, port: int) -> Greeting:
+        other = await self.node.reach(host, port)
+        other.agent.greeted(self.node.hello())
+        return other.hello()
+
+    async def probe(self, peer: Peer, news: News) -> Answer:
+        other = await self.node.reach(peer.host, peer.port)
+        told = other.agent.probed(replace(self.node.hello(), members=()), news)
+        return ProbeMessage(replace(other.hello(), members=()), told)
+
+    async def probe_for(self, helper: Peer, node: NodeId) -> bool:
+        other = await self.node.reach(helper.host, helper.port)
+        try:
+            return await other.agent.probe_for(node)
+        except NotFound as error:
+            raise PeerUnavailable("refused") from error
+
+    async def standings(self, peer: Peer, known: Sequence[Standing]) -> Sequence[Standing]:
+        other = await self.node.reach(peer.host, peer.port)
+        return other.agent.standings_but([(each.node_id, each.incarnation, each.version) for each in known])[:2]
 
 
 @contextmanager
