@@ -121,12 +121,10 @@ class ClusterAgent:
         if self._dialling.found(address):
             self._news.set()
 
-    def members_by_lease(self, holders: Collection[NodeId] | None) -> None:
-        """From the first call on a lease elsewhere decides who is a member: those of `holders` that were met here.
-        None: that place does not answer, the last holders stay."""
-        if holders is not None:
-            self._membership.leased(holders)
-            self._news.set()
+    def members_by_lease(self, leased: frozenset[NodeId] | None) -> None:
+        """A registry says which nodes have a lease, and nobody else is a member; None while it cannot be asked."""
+        self._membership.by_lease(leased)
+        self._news.set()
 
     def left(self, node_id: NodeId, incarnation: int) -> None:
         """A peer said that it leaves."""

@@ -192,14 +192,10 @@ class Membership:
         self._roster.renew_view()
         self._say_alive()
 
-    def leased(self, holders: Collection[NodeId]) -> None:
-        """From now on the view has exactly those of the peers met here that hold a lease elsewhere, and nobody is
-        declared dead here."""
-        self._roster.leases = frozenset(holders)
-        self._roster.renew_view()
-        for entry in list(self._roster.watched.values()):
-            if entry.state is State.SUSPECT and entry.peer.node_id not in self._roster.leases:
-                self._end(entry, State.DEAD, entry.since)
+    def by_lease(self, leased: frozenset[NodeId] | None) -> None:
+        """A registry says who is a member; from now on nobody else is. None: it cannot be asked now, so those that it
+        named last stay, and others may join."""
+        self._roster.by_lease(leased)
 
     # --- news
 
@@ -280,7 +276,7 @@ class Membership:
             return
         elif rumour.said is Said.LEFT:
             self.left(entry.peer.node_id, rumour.peer.incarnation, now)
-        elif self._roster.leases is None and entry.leaving is None and not self._is_fresh(entry, now):
+        elif entry.leaving is None and not self._is_fresh(entry, now):
             self._tell(entry, Said.DEAD, rumour.accusers)
             self._told_dead(entry, now)
 
@@ -366,7 +362,7 @@ class Membership:
         timing, age = self.timing, now - entry.since
         if entry.leaving is not None and now - entry.leaving >= timing.leave_believed:
             entry.leaving = None
-        if entry.state is State.SUSPECT and entry.failures >= timing.dead_failures and not self._has_lease(entry):
+        if entry.state is State.SUSPECT and entry.failures >= timing.dead_failures:
             others = len(entry.accusers - {self._roster.me.node_id})
             if age >= suspicion_time(timing, self._roster.inside, others, self._health.slack):
                 accusers = entry.accusers
@@ -376,9 +372,6 @@ class Membership:
             entry.accusers = frozenset()
         elif entry.state in OUTSIDE and age >= timing.forget_after:
             self._roster.drop(entry)
-
-    def _has_lease(self, entry: Entry) -> bool:
-        return self._roster.leases is not None and entry.peer.node_id in self._roster.leases
 
     def _backoff(self, entry: Entry) -> float:
         return min(self.timing.retry_most, self.timing.retry_first * 2.0 ** min(entry.failures, 10))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from hoard_p2p.cluster.states import OUTSIDE, Entry, Member, State
+from hoard_p2p.cluster.states import GONE, OUTSIDE, Entry, Member, State
 from hoard_p2p.cluster.weights import bounded_weights
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 
@@ -22,10 +22,11 @@ class Roster:
         self.entries: dict[NodeId, Entry] = {}
         self.watched: dict[NodeId, Entry] = {}
         self.inside = 1
-        self.leases: frozenset[NodeId] | None = None
         self._sample = sample
         self._accusers_needed = accusers_needed
         self._view: ClusterView | None = None
+        self._leased: frozenset[NodeId] | None = None
+        self._leases_known = False
         self._alive: list[NodeId] | None = None
         self._round: list[NodeId] = []
 
@@ -54,6 +55,13 @@ class Roster:
         self._view = self._alive = None
         self.watch(entry)
 
+    def by_lease(self, leased: frozenset[NodeId] | None) -> None:
+        """See `Membership.by_lease`."""
+        known = leased is not None
+        if known != self._leases_known or (known and leased != self._leased):
+            self._leased, self._leases_known = leased if known else self._leased, known
+            self._view = None
+
     def renew_view(self) -> None:
         """A record of the view, or who may be in it, changed."""
         self._view = None
@@ -63,14 +71,13 @@ class Roster:
     def view(self) -> ClusterView:
         """Me and the peers that are ALIVE or SUSPECT, with bounded weights. The same object until something changes."""
         if self._view is None:
-            leases = self.leases
-            inside = (entry.peer for entry in self.entries.values() if entry.state not in OUTSIDE)
-            peers = [peer for peer in inside if leases is None or peer.node_id in leases]
+            peers = [entry.peer for entry in self.entries.values() if self._is_member(entry)]
             ordered = sorted([self.me, *peers], key=lambda peer: peer.node_id)
             self._view = ClusterView(self.me.node_id, bounded_weights(ordered))
         return self._view
 
     def suspects(self) -> frozenset[NodeId]:
+        """Those that should be asked last. Who does not answer and has a lease is one, however long."""
         return frozenset(node_id for node_id, entry in self.watched.items() if self._is_suspected(entry))
 
     def members(self) -> tuple[Member, ...]:
@@ -127,8 +134,15 @@ class Roster:
 
     def _is_suspected(self, entry: Entry) -> bool:
         is_accused = len(entry.accusers - {self.me.node_id}) >= self._accusers_needed
-        return entry.state is State.SUSPECT or (entry.state is State.ALIVE and is_accused)
+        is_silent = entry.state is State.SUSPECT or (self._leased is not None and entry.state in GONE)
+        return is_silent or (entry.state is State.ALIVE and is_accused)
+
+    def _is_member(self, entry: Entry) -> bool:
+        """Whether it is in the view: by its lease, once it answered here, where a registry keeps leases."""
+        leased = self._leased is not None and entry.peer.node_id in self._leased and entry.last_contact is not None
+        return leased if self._leases_known else leased or entry.state not in OUTSIDE
 
     def _member(self, entry: Entry) -> Member:
-        state = State.SUSPECT if self._is_suspected(entry) else entry.state
+        is_suspect = entry.state is State.ALIVE and self._is_suspected(entry)
+        state = State.SUSPECT if is_suspect else entry.state
         return Member(entry.peer, state, entry.last_contact, entry.failures)

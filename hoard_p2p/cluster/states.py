@@ -17,6 +17,7 @@ class State(Enum):
 
 OUTSIDE = (State.HEARD, State.DEAD, State.LEFT)
 """States of peers that are not in the view."""
+GONE = (State.DEAD, State.LEFT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class Node:
         self.me = own_record(self.settings, self.store, port)
         questions = WireQuestions(self.control, self.hello)
         told = Told(self.gossip.greeted, self._view_changed, self._conflict)
-        return make_agent(self.me, self.settings, self.boot, questions, told)
+        return make_agent(self.me, self.settings, questions, told, lambda: self.agent, boot=self.boot)
 
     def _make_fetcher(self) -> Fetcher:
         sources = Sources(

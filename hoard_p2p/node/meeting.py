@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hoard_p2p.cluster.agent import Answer, ClusterAgent, Greeting
-from hoard_p2p.cluster.discovery import Advert, parse_discovery
+from hoard_p2p.cluster.discovery import Advert
 from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import NodeSettings
+from hoard_p2p.node.registries import make_discoveries
 from hoard_p2p.peer import ClusterView, News, NodeId, Peer, Standing
 from hoard_p2p.placement import weight_of
 from hoard_p2p.storage.store import Store
@@ -75,13 +76,22 @@ def unknown_standings(agent: ClusterAgent, known: Sequence[KnownStanding]) -> li
     return agent.standings_but([(each.node_id, each.incarnation, each.version) for each in known])
 
 
-def make_agent(me: Peer, settings: NodeSettings, boot: bytes, questions: WireQuestions, told: Told) -> ClusterAgent:
-    """The agent of a node, not yet running. Raises BadRequest for a discovery that there is not."""
+def make_agent(
+    me: Peer,
+    settings: NodeSettings,
+    questions: WireQuestions,
+    told: Told,
+    made: Callable[[], ClusterAgent],
+    *,
+    boot: bytes,
+) -> ClusterAgent:
+    """The agent of a node, not yet running; `made` is to give it later on. Raises BadRequest for a discovery that there
+    is not."""
     advert = Advert(me.node_id, settings.cluster, me.rack, settings.host, me.port)
     draw = random.Random(os.urandom(8))
     return ClusterAgent(
         Membership(me, sample=draw.sample, boot=boot, accusers_needed=1 if settings.cluster_key_file else 2),
-        [parse_discovery(text, advert) for text in settings.discovery if text != "none"],
+        make_discoveries(settings.discovery, advert, made, draw),
         questions,
         cluster=settings.cluster,
         clock=time.monotonic,
