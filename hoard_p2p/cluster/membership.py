@@ -14,7 +14,7 @@ probes. What travels is never believed as such: a death or goodbye that somebody
 itself, and one failure is then enough; so nobody can talk a node out of the view that answers.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from hoard_p2p.cluster.clones import Clones
@@ -102,6 +102,10 @@ class Membership:
     def unheard(self) -> None:
         """Others that were asked to help did not answer either: this node may be the one that is ill."""
         self._health.was_ill()
+
+    def acquaint(self, peers: Iterable[Peer], now: float) -> None:
+        """These peers answered already: for simulations, which begin with nodes that know each other."""
+        self._roster.meet([peer for peer in peers if peer.node_id != self._roster.me.node_id], now)
 
     def missed(self, peer: Peer, now: float) -> tuple[Peer, ...]:
         """A probe of `peer` got no answer. Others to ask it through: `vouched` if one of them reaches it, else
@@ -270,8 +274,8 @@ class Membership:
         if rumour.refutation > entry.refutation:
             self._begin_anew(entry, rumour.refutation)
         if rumour.said is Said.SUSPECT:
-            known = self._roster.entries.keys() | {self._roster.me.node_id}
-            self._accuse(entry, known & set(rumour.accusers), now)
+            # mine is told by nobody but me
+            self._accuse(entry, {each for each in rumour.accusers if each in self._roster.entries}, now)
         elif entry.worst >= _RANK[rumour.said]:
             return
         elif rumour.said is Said.LEFT:

@@ -37,6 +37,12 @@ class Roster:
         self.watch(entry)
         return entry
 
+    def meet(self, peers: Sequence[Peer], now: float) -> None:
+        """Add peers that answered."""
+        self.entries.update((peer.node_id, Entry(peer, State.ALIVE, now, now)) for peer in peers)
+        self.inside = 1 + len(self.entries)
+        self._view = self._alive = None
+
     def drop(self, entry: Entry) -> None:
         del self.entries[entry.peer.node_id]
         self.watched.pop(entry.peer.node_id, None)

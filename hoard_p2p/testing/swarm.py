@@ -54,9 +54,7 @@ class Swarm:
         self.nodes = [self._make(number, peer) for number, peer in enumerate(peers)]
         self._by_id = {node.peer.node_id: node for node in self.nodes}
         for node in self.nodes:
-            for peer in peers:
-                node.members.heard(peer, 0.0)
-                node.members.contact_ok(peer, 0.0)
+            node.members.acquaint(peers, 0.0)
             self._at(self.random.random(), lambda node=node: self._tick(node))  # type: ignore[misc]
 
     def _make(self, number: int, peer: Peer) -> SwarmNode:
