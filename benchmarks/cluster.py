@@ -91,11 +91,10 @@ class Bench:
         self._started += 1
         name = f"node-{self._started}"
         if at is None:
-            return self.cluster.start(name)
-        discovery = ("--discovery", "static:" + ",".join(f"{seed.address}:{PORT}" for seed in seeds)) if seeds else ()
-        return self.cluster.start(
-            name, rack=at.rack, where=Where(f"{at.address}:{PORT}", discovery, at.inside)
-        )
+            return self.cluster.start(name, where=Where(options=("--discovery", "mdns")))
+        how = "static:" + ",".join(f"{seed.address}:{PORT}" for seed in seeds) if seeds else "none"
+        where = Where(f"{at.address}:{PORT}", ("--discovery", how), at.inside)
+        return self.cluster.start(name, rack=at.rack, where=where)
 
     def publish(self, node: LocalNode, kind: str) -> str:
         return self.cluster.hoard(node, "publish", "--replicas", "1", str(self.data.source(kind))).split()[-1]
@@ -270,7 +269,7 @@ def prepared(options: argparse.Namespace) -> Iterator[tuple[LocalCluster, Data]]
     with tempfile.TemporaryDirectory(prefix="hoard-bytecode-") as bytecode:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
-        with LocalCluster("hoard-bench", discovery=["none"]) as cluster:
+        with LocalCluster("hoard-bench", discovery=[]) as cluster:
             data = Data(cluster.root / "data")
             make_shards(data.source("shards"), options.shards)
             make_small(data.source("small"), options.small)
