@@ -1,8 +1,8 @@
 """Nodes and the links between them (`make bench-cluster`).
 
 `wire`: what one node gives to one client over loopback, beside nginx's sendfile to `curl | b3sum` right before it.
-`first`: a second node that has nothing mounts a set that a peer has, and reads it whole; the links are shaped, and beside
-it is what one TCP stream carries over the same links. `start`: how long a reader waits for its first byte then.
+`first`: a second node that has nothing mounts a set that a peer has, and reads it whole; the links are shaped, and
+beside it is what one TCP stream carries over them. `start`: how long a reader waits for its first byte then.
 
 Each part is a module-level function of `Bench`, a name in `PARTS`, and lines in `LINES`. See docs/benchmarks.md.
 """
@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.asking import Asking
 from benchmarks.figures import SMALL_FILE, make_shards, make_small, read_files
-from benchmarks.links import GBIT, Links, Machine, links
+from benchmarks.links import GBIT, Machine, links
 from benchmarks.sheet import OURS, Line, Sheet, Target, markdown, plain
 from hoard_p2p.cli.localcluster import LocalCluster, LocalNode, Where
 

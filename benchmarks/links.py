@@ -1,7 +1,7 @@
 """Machines in racks for benchmarks, on one kernel: namespaces whose links all have a rate (needs root, iproute2, tc).
 
-A rack is a bridge in a namespace of its own; its nodes hang on it, and it hangs on the core, each by a veth pair that is
-shaped in both directions with `tc tbf`. Whatever leaves a rack crosses its uplink. Bytes are those that the kernel
+A rack is a bridge in a namespace of its own; its nodes hang on it, and it hangs on the core, each by a veth pair that
+is shaped in both directions with `tc tbf`. Whatever leaves a rack crosses its uplink. Bytes are those that the kernel
 counted on the links, headers included.
 """
 
@@ -131,7 +131,7 @@ def _pair(here: str, device: str, there: str, port: str, rate: int) -> None:
 
 
 def shape(namespace: str, device: str, rate: int) -> None:
-    """Let a device send `rate` bits a second: a burst of 1 ms (at least two of the largest segments), a queue of 10 ms."""
+    """Let a device send `rate` bits a second, with a burst of 1 ms (at least two large segments), a queue of 10 ms."""
     burst = max(128 << 10, rate // 8 // 1000)
     limit = max(512 << 10, rate // 8 // 100) + burst
     _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
