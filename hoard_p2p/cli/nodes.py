@@ -111,7 +111,7 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option(
     "--peer-limit",
     type=parse_size,
-    default="0",
+    default=None,
     metavar="RATE",
     help="Bytes a second that this node sends to others at most, for instance 500MiB [default: no limit].",
 )
@@ -134,7 +134,7 @@ def up(
     scrub_days: float | None,
     allow_origin: tuple[str, ...],
     origin_streams: int,
-    peer_limit: int,
+    peer_limit: int | None,
     cluster_key_file: str | None,
     encrypt: bool,
     detach: bool,
@@ -166,7 +166,7 @@ def up(
         rack_command=rack_command or "",
         allow_origin=allow_origin,
         origin_streams=origin_streams,
-        peer_limit=peer_limit,
+        peer_limit=peer_limit or 0,
         cluster_key_file=cluster_key_file or "",
         encrypt=encrypt,
     )
