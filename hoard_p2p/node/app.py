@@ -153,7 +153,7 @@ class Node:
     def _make_fetcher(self) -> Fetcher:
         sources = Sources(
             view=self.agent.view,
-            replicas=DEFAULT_REPLICAS,
+            replicas=self._replicas,
             residency=self.control.residency,
             favour=self.favour,
             suspects=self.agent.suspects,
