@@ -34,6 +34,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 NOWHERE_SECONDS = 1.0
 """For so long a chunk that every member lacks is not looked for again: readers in a storm of errors ask in vain."""
 
+LINGER_SECONDS = 1.0
+"""For so long what a peer waits for is looked for although it has hung up: it was told to ask again."""
+
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
@@ -176,10 +179,21 @@ class Fetcher:
         following = Following(chunks, waits=waits)
         flight = self._flight(segment, None)
         flight.hops = max(flight.hops, hops)
-        with flight.followed(following):
-            if not waits:
-                self._begin_fill(flight, None)
+        leave = flight.follow(following)
+        if not waits:
+            self._begin_fill(flight, None)
+        try:
             yield following
+        finally:
+            if waits and following.outstanding and not following.reason:  # it was told `pending`, and asks again
+                asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
+            else:
+                leave()
+
+    def last_tried(self, segment: Segment) -> str:
+        """Who was asked in vain for a segment lately, for people; empty if nobody was."""
+        verdict = self._verdicts.get((segment.snapshot, segment.number))
+        return "" if verdict is None else verdict.tried
 
     def ahead(self, segment: Segment, ended: Callable[[], None] = lambda: None) -> None:
         """The same without waiting, when there is nothing better to do: after those planned before it, a few at a

@@ -86,15 +86,17 @@ class Flight:
             self._stir.set()
         return future
 
-    @contextmanager
-    def followed(self, following: Following) -> Iterator[None]:
-        """What lands of the chunks of `following` is told to it meanwhile."""
+    def follow(self, following: Following) -> Callable[[], None]:
+        """What lands of the chunks of `following` is told to it, until the returned function is called."""
         self._followers.append(following)
         self._stir.set()
-        try:
-            yield
-        finally:
-            self._followers.remove(following)
+
+        def leave() -> None:
+            with suppress(ValueError):
+                self._followers.remove(following)
+            self._stir.set()
+
+        return leave
 
     def waited(self) -> set[ChunkId]:
         """What somebody waits for. Those who gave up are forgotten."""
@@ -248,6 +250,7 @@ class Flight:
         self.fill_ended()
         for following in self._followers:
             following.end(message)
+        self._followers.clear()
 
 
 def shortened(names: Iterable[str]) -> str:

@@ -85,11 +85,11 @@ class Sources:
         suspects: Callable[[], Container[NodeId]],
         clock: Callable[[], float],
         course: Callable[[Segment], Course] = lambda _: NO_COURSE,
-        settled: Callable[[], bool] = lambda: True,
+        settled: Callable[[SnapshotId], bool] = lambda _: True,
         origins: OriginLane | None = None,
     ) -> None:
-        """`settled`: whether view and standings were quiet for a while: before, nothing is filled along a chain or from
-        the origin."""
+        """`course`: how a segment is passed on in this node's view. `settled`: whether the view, and who wants the
+        snapshot, were unchanged for a while: before, nothing is filled along a chain or from the origin."""
         self._view = view
         self._replicas = replicas
         self._ask_residency = residency
@@ -113,7 +113,7 @@ class Sources:
     async def fill(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
         up, unless a reader waits."""
-        settled = flight.thorough = self._settled()
+        settled = flight.thorough = self._settled(flight.segment.snapshot)
         if flight.segment.number >= 0 and flight.first is None and settled:
             head = self._head(flight)
             if head is not None:
