@@ -63,6 +63,7 @@ def receive_stream(
             if index == LAST:
                 end = _ended(length, connection.read(left) if left <= MAX_REASON else None)
                 left = 0
+                connection.progressed()
                 continue
             if index not in outstanding:
                 raise Garbled(f"chunk {index} was not asked for, or came already")
