@@ -34,6 +34,8 @@ from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
+from hoard_p2p.node.originreads import OriginReads
+from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.node.retention import Retention
 from hoard_p2p.node.scrubbing import Scrubbing
@@ -94,6 +96,10 @@ class Node:
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
+        self.origins = Origins(
+            self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
+        )
+        self.lane = OriginReads(self.names, self.origins, self.agent, streams=self.settings.origin_streams)
         self.favour = Favour()
         self.fetcher = self._make_fetcher()
         self.catalogs = Catalogs(
@@ -377,6 +383,8 @@ class Node:
         """Blocking: end threads and writers. The store is its opener's."""
         self.retention.close()
         self.bulk.close()
+        self.lane.close()
+        self.origins.close()
         for pool in (self.fetchers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)
         self.writer.close()
