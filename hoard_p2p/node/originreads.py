@@ -155,11 +155,10 @@ class OriginReads:
         url = self._url(snapshot)
         if not self._origins.is_open(url):
             return True
-        looked_at = [catalog.segment_runs(number).start for number in segments[:: len(segments) // LOOKED_AT + 1]]
         origin = self._origins.opened(url)
         try:
             async with asyncio.timeout(STALL_SECONDS):
-                return await in_executor(self._pool, lambda: origin.unchanged(reads(catalog, looked_at)))
+                return await in_executor(self._pool, lambda: origin.unchanged(reads(catalog, _some(catalog, segments))))
         except (TimeoutError, CatalogCorrupt):
             return False
 
@@ -220,6 +219,14 @@ class OriginReads:
         with self._lock:
             self._budget(segment.snapshot).bypassed(size)
         self._late.was_late(reader.node_id, self._clock())
+
+
+def _some(catalog: Catalog, segments: Sequence[int]) -> list[int]:
+    """About `LOOKED_AT` of the runs of these segments, spread evenly."""
+    chosen = segments[:: -(-len(segments) // LOOKED_AT)]
+    each = LOOKED_AT // len(chosen)
+    ranges = [catalog.segment_runs(number) for number in chosen]
+    return [run for runs in ranges for run in runs[:: -(-len(runs) // each)]]
 
 
 def _read(origin: DirectoryOrigin, plan: Sequence[FileRead], wanted: Sequence[Wanted], reading: _Reading) -> None:
