@@ -96,10 +96,10 @@ class Node:
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
-        self.origins = Origins(
+        self.known_origins = Origins(
             self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
         )
-        self.lane = OriginReads(self.names, self.origins, self.agent, streams=self.settings.origin_streams)
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=self.settings.origin_streams)
         self.favour = Favour()
         self.fetcher = self._make_fetcher()
         self.catalogs = Catalogs(
@@ -383,8 +383,8 @@ class Node:
         """Blocking: end threads and writers. The store is its opener's."""
         self.retention.close()
         self.bulk.close()
-        self.lane.close()
         self.origins.close()
+        self.known_origins.close()
         for pool in (self.fetchers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)
         self.writer.close()

@@ -203,7 +203,7 @@ class Evictions:
     async def _vouched(self, record: SnapshotRecord, catalog: Catalog, batch: Batch) -> Vouched:
         """What others keep, or can be read again where it was published (I4)."""
         node, asked = self._node, time.monotonic()
-        if batch.keys and await node.lane.has(record.id, catalog, [*batch.keys]):
+        if batch.keys and await node.origins.has(record.id, catalog, [*batch.keys]):
             return Vouched(frozenset(batch.keys), asked)
         return await vouching.vouched(node.control, node.agent.view(), record.id, batch.keys, record.replicas)
 

@@ -94,11 +94,11 @@ async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held:
 async def _origin(node: Node, wish: _Wish, dir_fd: int, report: Report) -> str:
     """The origin that the snapshot gets, allowed here from now; empty for none."""
     if wish.shared:
-        return await node.origins.name(wish.source, dir_fd)
+        return await node.known_origins.name(wish.source, dir_fd)
     if wish.shared is False or not await node.blocking(is_remote, dir_fd):
         return ""
     try:
-        origin = await node.origins.name(wish.source, dir_fd)
+        origin = await node.known_origins.name(wish.source, dir_fd)
     except (BadRequest, Refused, Unavailable) as error:
         log.info("%s is not named as an origin: %s", wish.source, error)
         return ""

@@ -122,7 +122,7 @@ class Relief:
         record, before = self._node.names.snapshot(snapshot), outcome.size
         if record is None:
             return
-        if record.replicas >= len(self._node.agent.view().peers) and not self._node.lane.readable(snapshot):
+        if record.replicas >= len(self._node.agent.view().peers) and not self._node.origins.readable(snapshot):
             return  # nobody could vouch
         catalog = await self._evictions.catalog(snapshot)
         if catalog is None:
@@ -158,7 +158,7 @@ class Relief:
                 continue
             root = decode_root(encoded)
             if any(self._node.reader.place(run.chunk_id) for run in root.catalog_runs[:1]):
-                verb = "evict" if nodes > record.replicas or self._node.lane.readable(one.snapshot) else "rm"
+                verb = "evict" if nodes > record.replicas or self._node.origins.readable(one.snapshot) else "rm"
                 action = f"hoard {verb} {short(one.snapshot)}"
                 found.append(Evictable(one.snapshot, root.totals.unique, action, one.expired or verb == "evict"))
         return sorted(found, key=lambda one: -one.size)

@@ -33,7 +33,7 @@ async def running(data_dir: Path, *others: Node, allow: Sequence[Path] = ()) -> 
                 node = Node(NodeParts(settings, store, control, group, asyncio.Event()), listener.getsockname()[1])
                 server = make_server(NodeService(node))
                 await server.serve(listener)
-                for work in (node.agent.run, node.gossip.run, node.origins.run):
+                for work in (node.agent.run, node.gossip.run, node.known_origins.run):
                     group.create_task(work())
                 try:
                     await meet(node, *others)

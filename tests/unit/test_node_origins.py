@@ -51,7 +51,7 @@ async def first_segment(node: Node, snapshot: SnapshotId) -> Segment:
 
 def read(node: Node, segment: Segment, wanted: Sequence[Wanted]) -> tuple[dict[int, bytes], list[int]]:
     got: dict[int, bytes] = {}
-    failed = node.lane.read(segment, wanted, lambda index, data: got.update({index: bytes(data)}))
+    failed = node.origins.read(segment, wanted, lambda index, data: got.update({index: bytes(data)}))
     return got, failed
 
 
@@ -94,7 +94,7 @@ def test_a_node_reads_what_its_user_named_or_its_operator_allowed_and_nothing_on
             got, failed = read(allowed, segment, segment.chunks)
             assert sum(map(len, got.values())) == 4 * SIZE
             assert failed == []
-            await until(lambda: bool(other.origins.body(lambda _: 0)))
+            await until(lambda: bool(other.known_origins.body(lambda _: 0)))
             with pytest.raises(Unavailable, match=r"may not be read by this node; .*--allow-origin"):
                 read(other, segment, segment.chunks)
             assert not reads(other, source)
@@ -122,15 +122,15 @@ def test_nodes_agree_on_the_reader_and_pass_to_the_next_one(tmp_path: Path) -> N
             origin = origin_id(url_of(source))
             await until(lambda: all(len(one.agent.reading(origin)) == 2 for one in (node, other)))
             segment = await first_segment(node, snapshot)
-            chosen = node.lane.reader(segment, ())
+            chosen = node.origins.reader(segment, ())
             assert chosen is not None
-            assert chosen == other.lane.reader(segment, ())
-            after = node.lane.reader(segment, {chosen.node_id})
+            assert chosen == other.origins.reader(segment, ())
+            after = node.origins.reader(segment, {chosen.node_id})
             assert after is not None
             assert {chosen.node_id, after.node_id} == {node.me.node_id, other.me.node_id}
-            assert node.lane.reader(segment, {chosen.node_id, after.node_id}) is None
-            node.lane.bypassed(segment, chosen, 1)
-            assert node.lane.reader(segment, ()) == after, "who was late ranks last"
+            assert node.origins.reader(segment, {chosen.node_id, after.node_id}) is None
+            node.origins.bypassed(segment, chosen, 1)
+            assert node.origins.reader(segment, ()) == after, "who was late ranks last"
 
     run(main)
 
@@ -140,7 +140,7 @@ def test_a_snapshot_without_an_origin_has_no_reader(tmp_path: Path) -> None:
         async with running(tmp_path / "n") as node:
             snapshot = await shared(node, a_source(tmp_path / "source"), shared_origin=False, replicas=1)
             segment = await first_segment(node, snapshot)
-            assert node.lane.reader(segment, ()) is None
+            assert node.origins.reader(segment, ()) is None
             with pytest.raises(Unavailable, match="no origin"):
                 read(node, segment, segment.chunks)
 
@@ -160,7 +160,7 @@ def test_a_file_that_changed_is_named_and_its_bytes_are_never_given(tmp_path: Pa
             assert sorted(got) == [0, 1, 3]
             with pytest.raises(Unavailable, match=f"{source}/2: changed since it was published"):
                 read(node, segment, segment.chunks[2:3])
-            (told,) = node.origins.body(lambda _: 1)
+            (told,) = node.known_origins.body(lambda _: 1)
             assert isinstance(told, dict)
             assert (told["read"], told["good"], told["errors"]) == (5 * SIZE, 3 * SIZE, 2)
 
@@ -175,12 +175,12 @@ def test_an_origin_that_is_gone_is_told_to_nobody_any_more(tmp_path: Path) -> No
             snapshot = await shared(node, source)
             segment = await first_segment(node, snapshot)
             source.rename(tmp_path / "elsewhere")
-            await node.origins.look()
+            await node.known_origins.look()
             assert not reads(node, source)
             with pytest.raises(Unavailable, match="is away"):
                 read(node, segment, segment.chunks)
             (tmp_path / "elsewhere").rename(source)
-            await node.origins.look()
+            await node.known_origins.look()
             assert reads(node, source)
 
     run(main)
@@ -217,7 +217,7 @@ def test_a_directory_that_the_node_does_not_see_at_its_path_can_be_no_origin(tmp
             with pytest.raises(BadRequest, match="no shared origin"):
                 await published(node, source, source=f"{source}\x1b")
             assert node.names.snapshots() == []
-            assert node.origins.named() == []
+            assert node.known_origins.named() == []
 
     run(main)
 
@@ -228,11 +228,11 @@ def test_bytes_past_a_reader_are_a_share_of_what_came(tmp_path: Path) -> None:
         async with running(tmp_path / "n") as node:
             snapshot = await shared(node, source)
             segment = await first_segment(node, snapshot)
-            assert not node.lane.may_bypass(segment, 1000, 10.0), "the bucket starts empty"
-            node.lane.received(snapshot, 200_000)
-            assert node.lane.may_bypass(segment, 1000, 10.0)
-            assert not node.lane.may_bypass(segment, 1000, 0.01), "it is not late yet"
-            node.lane.bypassed(segment, node.me, 1000)
-            assert not node.lane.may_bypass(segment, 1, 10.0)
+            assert not node.origins.may_bypass(segment, 1000, 10.0), "the bucket starts empty"
+            node.origins.received(snapshot, 200_000)
+            assert node.origins.may_bypass(segment, 1000, 10.0)
+            assert not node.origins.may_bypass(segment, 1000, 0.01), "it is not late yet"
+            node.origins.bypassed(segment, node.me, 1000)
+            assert not node.origins.may_bypass(segment, 1, 10.0)
 
     run(main)
