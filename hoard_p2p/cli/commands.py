@@ -39,6 +39,7 @@ MODULES = {
     "unpin": "retention",
     "untag": "naming",
     "up": "nodes",
+    "warm": "warming",
 }
 """Each command, and the module of this package that has a function of its name."""
 

@@ -61,7 +61,7 @@ _CLEAR = "\x1b[H\x1b[J"
     help="Copies of a segment go to different racks where there are several.",
 )
 @click.option(
-    "--rack-command", type=TEXT, default="", metavar="COMMAND", help="Prints the rack, where --rack is not given."
+    "--rack-command", type=TEXT, default=None, metavar="COMMAND", help="Prints the rack, where --rack is not given."
 )
 @click.option(
     "--capacity",
@@ -127,7 +127,7 @@ def up(
     cluster: str | None,
     name: str | None,
     rack: str,
-    rack_command: str,
+    rack_command: str | None,
     capacity: int | None,
     floor: str | None,
     discovery: tuple[str, ...],
@@ -163,7 +163,7 @@ def up(
         discovery=discovery,
         scrub_days=scrub_days,
         floor=floor or "",
-        rack_command=rack_command,
+        rack_command=rack_command or "",
         allow_origin=allow_origin,
         origin_streams=origin_streams,
         peer_limit=peer_limit,

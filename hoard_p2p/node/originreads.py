@@ -31,7 +31,7 @@ READ_THREADS = 8
 STALL_SECONDS = 20.0
 """Without a byte; then the origin counts as away. The thread goes on by itself, and nobody hears of what it reads."""
 
-KEPT_BUDGETS = 256
+KEPT_BUDGETS = KEPT_REASONS = 256
 LOOKED_AT = 16
 """Files that are looked at before copies are dropped because their origin has them."""
 
@@ -111,6 +111,7 @@ class OriginReads:
         self._members: dict[OriginId, _Members] = {}
         self._budgets: dict[SnapshotId, Budget] = {}
         self._late: Late[NodeId] = Late()
+        self._why: dict[tuple[SnapshotId, int], str] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(READ_THREADS, "origin")
 
@@ -187,9 +188,16 @@ class OriginReads:
             origin.meter.failed(len(reading.failed), reading.why)
             log.warning("the origin gave %d chunks less than asked: %s", len(reading.failed), reading.why)
             self._origins.soon_from_thread()
-            if not reading.done:
-                raise Unavailable(f"the origin does not have what was published: {reading.why}")
+            with self._lock:
+                self._why[segment.snapshot, segment.number] = f"its origin: {reading.why}"
+                while len(self._why) > KEPT_REASONS:
+                    del self._why[next(iter(self._why))]
         return sorted(reading.failed)
+
+    def why(self, segment: Segment) -> str:
+        """See `OriginLane`."""
+        with self._lock:
+            return self._why.get((segment.snapshot, segment.number), "")
 
     # --- past a reader
 
