@@ -24,6 +24,7 @@ from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.origin.files import FileRead, Piece, reads
 from hoard_p2p.origin.readers import reader_set, readers
 from hoard_p2p.peer import ClusterView, NodeId, OriginId, Peer, origin_id
+from hoard_p2p.printing import printable
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +132,12 @@ class OriginReads:
         url = self._url(segment.snapshot) if segment.number >= 0 else ""
         if not url:
             return None
-        ranked = [peer.node_id for peer in readers(self._set(origin_id(url)), segment.key, without)]
+        members, view = self._set(origin_id(url)), self._agent.view()
+        if not members and view.me not in without:
+            return view.by_id[view.me]  # nobody can now: asked again and again while somebody waits, and says why
+        ranked = [peer.node_id for peer in readers(members, segment.key, without)]
         best = next(iter(self._late.last(ranked, self._clock())), None)
-        return None if best is None else self._agent.view().by_id.get(best)
+        return None if best is None else view.by_id.get(best)
 
     def _set(self, origin: OriginId) -> tuple[Peer, ...]:
         view, reading = self._agent.view(), self._agent.reading(origin)
@@ -174,7 +178,7 @@ class OriginReads:
         try:
             plan = reads(catalog, [chunk.run for chunk in wanted])
         except CatalogCorrupt as error:
-            raise Unavailable(f"{url} cannot be read: {error}") from error
+            raise Unavailable(f"{printable(url)} cannot be read: {error}") from error
         reading = _Reading(deliver)
         running = self._pool.submit(_read, origin, plan, wanted, reading)
         while not running.done():
@@ -182,11 +186,11 @@ class OriginReads:
                 running.cancel()
                 reading.leave()
                 self._origins.soon_from_thread()
-                raise Unavailable(f"the origin {url} sent nothing for {STALL_SECONDS:.0f} s")
+                raise Unavailable(f"the origin {printable(url)} sent nothing for {STALL_SECONDS:.0f} s")
         running.result()
         if reading.failed:
             origin.meter.failed(len(reading.failed), reading.why)
-            log.warning("the origin gave %d chunks less than asked: %s", len(reading.failed), reading.why)
+            log.warning("the origin %s lacks %d chunks, for instance of %s", url, len(reading.failed), reading.why)
             self._origins.soon_from_thread()
             with self._lock:
                 self._why[segment.snapshot, segment.number] = f"its origin: {reading.why}"

@@ -202,6 +202,7 @@ class DirectoryOrigin:
     def _why(self, file: FileRead, error: OSError) -> str:
         return f"{self.name(file)}: {error.strerror or error}"
 
-    def name(self, file: FileRead) -> str:
-        """The file's whole path, for people."""
-        return printable(os.path.join(os.fsencode(self.path), file.path))
+    @staticmethod
+    def name(file: FileRead) -> str:
+        """The file's path in the origin, for people."""
+        return printable(file.path)

@@ -158,7 +158,7 @@ def test_a_file_that_changed_is_named_and_its_bytes_are_never_given(tmp_path: Pa
             got, failed = read(node, segment, segment.chunks)
             assert failed == [2]
             assert sorted(got) == [0, 1, 3]
-            assert node.origins.why(segment) == f"its origin: {source}/2: changed since it was published"
+            assert node.origins.why(segment) == "its origin: 2: changed since it was published"
             (told,) = node.known_origins.body(lambda _: 1)
             assert isinstance(told, dict)
             assert (told["read"], told["good"], told["errors"]) == (4 * SIZE, 3 * SIZE, 1)
@@ -233,5 +233,74 @@ def test_bytes_past_a_reader_are_a_share_of_what_came(tmp_path: Path) -> None:
             assert not node.origins.may_bypass(segment, 1000, 0.01), "it is not late yet"
             node.origins.bypassed(segment, node.me, 1000)
             assert not node.origins.may_bypass(segment, 1, 10.0)
+
+    run(main)
+
+
+async def taken_in(node: Node, snapshot: SnapshotId) -> list[bytes]:
+    """Every chunk run, as a reader of a mount wants it."""
+    opened = await node.open(snapshot)
+    got = []
+    for number in range(opened.catalog.chunks):
+        landed = await node.need(snapshot, number, wrong=None, timeout=20)
+        data = bytearray(opened.catalog.length(number))
+        if landed.place is None:
+            data[:] = landed.data
+        else:
+            node.reader.read_at(landed.place, 0, memoryview(data))
+        got.append(bytes(data))
+    return got
+
+
+def meter(node: Node) -> Body:
+    (told,) = node.known_origins.body(lambda _: 0)
+    assert isinstance(told, dict)
+    return told
+
+
+def test_what_was_evicted_everywhere_is_read_from_the_origin_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source", files=40)
+        async with running(tmp_path / "n") as node:
+            snapshot = await shared(node, source)
+            await node.retention.evict(snapshot)
+            for _ in range(2):
+                got = await taken_in(node, snapshot)
+                assert got == [(source / name).read_bytes() for name in sorted(os.listdir(source))]
+            assert meter(node)["read"] == 40 * SIZE
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_a_reader_of_a_file_that_changed_gets_an_error_that_names_it_and_the_rest_is_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node:
+            snapshot = await shared(node, source)
+            await node.retention.evict(snapshot)
+            (source / "2").write_bytes(bytes(SIZE))
+            for number in (0, 1, 3):
+                await node.need(snapshot, number, wrong=None, timeout=20)
+            with pytest.raises(Unavailable, match="its origin: 2: changed since it was published"):
+                await node.need(snapshot, 2, wrong=None, timeout=5)
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_an_origin_that_is_away_is_waited_for_within_the_deadline(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node:
+            snapshot = await shared(node, source)
+            await node.retention.evict(snapshot)
+            source.rename(tmp_path / "elsewhere")
+            await node.known_origins.look()
+            with pytest.raises(Unavailable, match=r"within 2 s.*the origin .*/source is"):
+                await node.need(snapshot, 0, wrong=None, timeout=2)
+            (tmp_path / "elsewhere").rename(source)
+            await node.known_origins.look()
+            await node.need(snapshot, 0, wrong=None, timeout=20)
 
     run(main)
