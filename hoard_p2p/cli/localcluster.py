@@ -83,11 +83,12 @@ class LocalCluster:
 
     # --- nodes
 
-    def start(self, name: str, *, rack: str = "") -> LocalNode:
-        """Start a node on loopback and wait until it answers."""
+    def start(self, name: str, *, rack: str = "", options: Sequence[str] = ()) -> LocalNode:
+        """Start a node on loopback and wait until it answers. `options`: further ones of `hoard up`."""
         data_dir, log = self.root / name, self.root / f"{name}.log"
         command = ["up", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--name", name, "--rack", rack]
         command += ["--cluster", self.name, *(part for url in self._discovery for part in ("--discovery", url))]
+        command += options
         with log.open("wb") as out:
             process = self._spawn(command, stdout=out, stderr=out)
         node = LocalNode(name, data_dir, process, log)
