@@ -96,11 +96,15 @@ class LocalCluster:
 
     # --- nodes
 
-    def start(self, name: str, *, rack: str = "", where: Where = HERE) -> LocalNode:
-        """Start a node, on loopback if not said otherwise, and wait until it answers."""
+    def start(
+        self, name: str, *, rack: str = "", where: Where = HERE, options: Sequence[str] = ()
+    ) -> LocalNode:
+        """Start a node, on loopback if not said otherwise, and wait until it answers. `options`: further ones of
+        `hoard up`."""
         data_dir, log = self.root / name, self.root / f"{name}.log"
         command = ["up", "--data-dir", str(data_dir), "--listen", where.listen, "--name", name, "--rack", rack]
         command += ["--cluster", self.name, *(part for url in self._discovery for part in ("--discovery", url))]
+        command += options
         with log.open("wb") as out:
             process = self._spawn([*command, *where.options], stdout=out, stderr=out, inside=where.inside)
         node = LocalNode(name, data_dir, process, log)

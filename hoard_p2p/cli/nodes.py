@@ -15,6 +15,7 @@ from hoard_p2p.cli.capacity import floor_text, limit_text, state_lines
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
+from hoard_p2p.cli.origins import origins_text
 from hoard_p2p.cli.output import complain, table, write_json
 from hoard_p2p.cli.scrubbing import scrub_text
 from hoard_p2p.config import (
@@ -227,7 +228,7 @@ def _wait_end(process: int, pid: int) -> None:
 @click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
 @click.pass_obj
 def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
-    """Show the node, its peers, snapshots, store and mounts.
+    """Show the node, its peers, snapshots, origins, store and mounts.
 
     SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
     many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
@@ -258,7 +259,8 @@ def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
 def status_text(body: Body) -> str:
     """The whole status as a person reads it."""
     answer = Fields(body)
-    sections = [_node_text(answer), peers_text(answer), _snapshots_text(answer), _mounts_text(answer)]
+    sections = [_node_text(answer), peers_text(answer), _snapshots_text(answer), origins_text(answer)]
+    sections.append(_mounts_text(answer))
     return "\n\n".join(section for section in sections if section)
 
 

@@ -19,7 +19,6 @@ from hoard_p2p.cluster.discovery import Advert
 from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown, Unavailable
-from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour
 from hoard_p2p.ids import SnapshotId, short
@@ -37,6 +36,8 @@ from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
+from hoard_p2p.node.originreads import OriginReads
+from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.node.registries import make_discoveries
 from hoard_p2p.node.retention import Retention
@@ -104,8 +105,11 @@ class Node:
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
+        self.known_origins = Origins(
+            self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
+        )
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=self.settings.origin_streams)
         self.favour = Favour()
-        self.origins: OriginLane = NoOrigin()
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)
         self.catalogs = Catalogs(
@@ -370,6 +374,8 @@ class Node:
         """Blocking: end threads and writers. The store is its opener's."""
         self.retention.close()
         self.bulk.close()
+        self.origins.close()
+        self.known_origins.close()
         for pool in (self.fetchers, self.fillers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)
         self.writer.close()

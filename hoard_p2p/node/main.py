@@ -115,6 +115,7 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             local.run,
             node.agent.run,
             node.gossip.run,
+            node.known_origins.run,
             node.mounts.run,
             node.retention.run,
             node.fills.run,
