@@ -74,6 +74,12 @@ def rank(peers: Iterable[Peer], key: bytes) -> list[Peer]:
     return [peer for _, _, peer in scored]
 
 
+def draw(peers: Iterable[Peer], key: bytes) -> list[Peer]:
+    """All peers, whatever their weights, in the order in which `key` prefers them: rendezvous hashing where each node
+    counts the same. A third of the cost of `rank`."""
+    return sorted(peers, key=lambda peer: (-mix64(key, peer.node_id), peer.node_id))
+
+
 def homes(peers: Iterable[Peer], key: bytes, replicas: int) -> tuple[Peer, ...]:
     """The first `replicas` peers (fewer if there are fewer) in the order of preference for what `key` places.
 

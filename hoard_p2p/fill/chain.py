@@ -6,12 +6,11 @@ positions differ from segment to segment, so that every node sends about as much
 """
 
 from collections.abc import Container, Iterable
-from dataclasses import replace
 from itertools import pairwise
 
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import NodeId, Peer
-from hoard_p2p.placement import homes, rank
+from hoard_p2p.placement import draw, homes
 
 
 def chain(peers: Iterable[Peer], wants: Container[NodeId], key: ChunkId, replicas: int) -> tuple[Peer, ...]:
@@ -24,11 +23,9 @@ def chain(peers: Iterable[Peer], wants: Container[NodeId], key: ChunkId, replica
     peers = tuple(peers)
     at_home = homes(peers, key, replicas)
     homely = {peer.node_id for peer in at_home}
-    others = rank((replace(peer, weight=1) for peer in peers if peer.node_id in wants), key)
-    known = {peer.node_id: peer for peer in peers}
-    ordered = [*at_home, *(known[peer.node_id] for peer in others if peer.node_id not in homely)]
+    others = draw((peer for peer in peers if peer.node_id in wants and peer.node_id not in homely), key)
     racks: dict[str, list[Peer]] = {}
-    for peer in ordered:
+    for peer in (*at_home, *others):
         racks.setdefault(peer.rack, []).append(peer)
     return tuple(peer for rack in racks.values() for peer in rack)
 

@@ -5,24 +5,19 @@ in it. All nodes with the same view agree, so a byte of the origin is read by on
 """
 
 from collections.abc import Container, Iterable
-from dataclasses import replace
 
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import NodeId, OriginId, Peer
-from hoard_p2p.placement import rank
+from hoard_p2p.placement import draw
 
 
 def reader_set(peers: Iterable[Peer], reads: Container[NodeId], origin: OriginId, streams: int) -> tuple[Peer, ...]:
     """The first `streams` of the peers that can read the origin, by rendezvous on the origin with equal weights."""
     key = ChunkId(origin * 4)
-    able = {peer.node_id: peer for peer in peers if peer.node_id in reads}
-    ranked = rank((replace(peer, weight=1) for peer in able.values()), key)
-    return tuple(able[peer.node_id] for peer in ranked[:streams])
+    return tuple(draw((peer for peer in peers if peer.node_id in reads), key)[:streams])
 
 
 def readers(members: Iterable[Peer], key: ChunkId, without: Container[NodeId] = ()) -> tuple[Peer, ...]:
     """The members of a reader set for the segment that `key` places, best first: the first one reads it, the next takes
     over if that one is dead or cannot. `without`: nodes that said that they cannot."""
-    known = {peer.node_id: peer for peer in members}
-    equal = (replace(peer, weight=1) for peer in known.values() if peer.node_id not in without)
-    return tuple(known[peer.node_id] for peer in rank(equal, key))
+    return tuple(draw((peer for peer in members if peer.node_id not in without), key))
