@@ -20,9 +20,11 @@ class _End(Exception):
 
 
 @asynccontextmanager
-async def running(data_dir: Path, *others: Node) -> AsyncIterator[Node]:
+async def running(data_dir: Path, *others: Node, grace: float = 60.0) -> AsyncIterator[Node]:
     """A node that serves, and has met `others`."""
-    settings = NodeSettings(data_dir, "127.0.0.1", 0, "test", data_dir.name, "", 1 << 30, ("none",))
+    settings = NodeSettings(
+        data_dir, "127.0.0.1", 0, "test", data_dir.name, "", 1 << 30, ("none",), repair_grace=grace, repair_limit=0
+    )
     with Store.open(data_dir) as store:
         store.set_capacity(1 << 30)
         listener = bind("127.0.0.1", 0)
