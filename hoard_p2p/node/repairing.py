@@ -67,6 +67,8 @@ class Repairing:
         """Snapshots to look at, and from when on."""
         self._seen: tuple[object, ...] = ()
         self._full_until = 0.0
+        self.paused = False
+        """Set while this node drains: it copies nothing any more."""
         self._working = False
         self._short: dict[SnapshotId, int] = {}
         self._pulled = Counter({"segments": 0, "bytes": 0})
@@ -74,7 +76,7 @@ class Repairing:
     @property
     def full(self) -> bool:
         """Whether this node takes no copies now: what it lacks is due at others."""
-        return self._node.writer.full or time.monotonic() < self._full_until
+        return self.paused or self._node.writer.full or time.monotonic() < self._full_until
 
     def view_changed(self, view: ClusterView) -> None:
         self._patience.see(view, time.monotonic())
@@ -114,6 +116,8 @@ class Repairing:
 
     async def look(self) -> None:
         """Look at what is due, and copy what is missing until the view changes or all is done."""
+        if self.paused:
+            return
         await self._node.settled()
         self._note_changes()
         now = time.monotonic()
@@ -122,7 +126,7 @@ class Repairing:
         try:
             for at in range(0, len(due), SNAPSHOTS_AT_ONCE):
                 await self._look_at(due[at : at + SNAPSHOTS_AT_ONCE])
-                if self._note_changes():
+                if self.paused or self._note_changes():
                     return
         finally:
             self._working = False
@@ -170,14 +174,15 @@ class Repairing:
         """What to copy; holds are moved already. Raises HoardError."""
         node, me = self._node, self._node.me.node_id
         opened = await node.open(record.id)
-        placed = await self._sharing.placed(opened, view.peers, record.replicas)
+        replicas = min(record.replicas, len(view.peers))
+        placed = await self._sharing.placed(opened, view.peers, replicas)
         held = await node.blocking(node.store.holds, record.id)
         here = await node.blocking(node.held.residency, record.id, opened.catalog)
         orders = await node.blocking(placed.of, me, held)
         others = await self._others(view, placed, orders, here)
         known = Here(Bits(here), frozenset(held), self.full)
         full = {node for node, told in others.items() if told.full}
-        todo = await node.blocking(lambda: plan(me, orders, record.replicas, known, others, full=full))
+        todo = await node.blocking(lambda: plan(me, orders, replicas, known, others, full=full))
         await node.blocking(node.store.add_holds, record.id, todo.hold)
         await node.blocking(node.store.life.drop_holds, record.id, todo.release)
         return self._jobs(opened, todo)
@@ -209,7 +214,7 @@ class Repairing:
         async def work() -> None:
             for job in left:
                 await asyncio.sleep(self._pace.wait(job.size, time.monotonic()))
-                if self.view().peers != view.peers or not await self._copy(job):
+                if self.paused or self.view().peers != view.peers or not await self._copy(job):
                     self._due[job.opened.id] = min(self._due.get(job.opened.id, 0.0), time.monotonic() + TRY_AGAIN)
 
         async with asyncio.TaskGroup() as group:
