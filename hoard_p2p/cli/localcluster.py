@@ -96,9 +96,7 @@ class LocalCluster:
 
     # --- nodes
 
-    def start(
-        self, name: str, *, rack: str = "", where: Where = HERE, options: Sequence[str] = ()
-    ) -> LocalNode:
+    def start(self, name: str, *, rack: str = "", where: Where = HERE, options: Sequence[str] = ()) -> LocalNode:
         """Start a node, on loopback if not said otherwise, and wait until it answers. `options`: further ones of
         `hoard up`."""
         data_dir, log = self.root / name, self.root / f"{name}.log"

@@ -40,6 +40,7 @@ from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.node.registries import make_discoveries
+from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
@@ -139,6 +140,7 @@ class Node:
         )
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
+        self.repairing = Repairing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id
@@ -186,6 +188,7 @@ class Node:
 
     def _view_changed(self, view: ClusterView) -> None:
         self._changed = time.monotonic()
+        self.repairing.view_changed(view)
 
     async def settled(self) -> None:
         """Wait until the view was unchanged for `QUIET_SECONDS`, at most `SETTLE_SECONDS` after the start: who plans
@@ -358,7 +361,9 @@ class Node:
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         opened = await self.open_local(snapshot)
-        return None if opened is None else await self.blocking(self.held.residency, snapshot, opened.catalog)
+        if opened is None:
+            return None
+        return (await self.blocking(self.held.residency, snapshot, opened.catalog))._replace(full=self.repairing.full)
 
     async def open_local(self, snapshot: SnapshotId) -> OpenSnapshot | None:
         """The snapshot if its catalog is on this disk; asks no peer."""

@@ -120,6 +120,7 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             node.retention.run,
             node.fills.run,
             node.scrubbing.run,
+            node.repairing.run,
             partial(_watch_data_dir, node),
             partial(room_operations.keep_count, node),
         ):

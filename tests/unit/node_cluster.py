@@ -21,7 +21,7 @@ class _End(Exception):
 
 @asynccontextmanager
 async def running(
-    data_dir: Path, *others: Node, discovery: str = "none", allow: Sequence[Path] = ()
+    data_dir: Path, *others: Node, discovery: str = "none", allow: Sequence[Path] = (), grace: float = 60.0
 ) -> AsyncIterator[Node]:
     """A node that serves, and has met `others`. `allow`: directories that it may read as origins."""
     settings = NodeSettings(
@@ -34,6 +34,8 @@ async def running(
         1 << 30,
         (discovery,),
         allow_origin=tuple(map(str, allow)),
+        repair_grace=grace,
+        repair_limit=0,
     )
     with Store.open(data_dir) as store:
         store.set_capacity(1 << 30)
