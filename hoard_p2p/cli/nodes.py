@@ -34,8 +34,8 @@ DOWN_TIMEOUT = 60.0
 """Seconds that a node which has stopped listening may take to end its process."""
 
 OPEN_MODE = (
-    "warning: open mode, there is no key: whoever can reach this node's port can read what is published; "
-    "only private addresses are served"
+    "warning: open mode, there is no key: whoever can reach this node's port can read what is published, and take "
+    "part; only private addresses are served (a key: hoard key new FILE, --cluster-key-file FILE)"
 )
 WATCH_EVERY = 1.0
 NO_PEERS = (
@@ -166,10 +166,10 @@ def up(
         allow_origin=allow_origin,
         origin_streams=origin_streams,
         peer_limit=peer_limit,
-        cluster_key_file=cluster_key_file,
+        cluster_key_file=os.path.abspath(cluster_key_file) if cluster_key_file else "",
         encrypt=encrypt,
     )
-    if not is_loopback(host):
+    if not is_loopback(host) and not cluster_key_file:
         complain(OPEN_MODE)
     if detach:
         print(f"the node is up, pid {start_detached(settings)}")

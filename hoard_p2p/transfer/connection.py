@@ -5,6 +5,10 @@ import socket
 import time
 
 from hoard_p2p.errors import HoardError
+from hoard_p2p.peer import NodeId
+from hoard_p2p.transfer import sessions
+from hoard_p2p.transfer.keys import OPEN, KeyRing, Security
+from hoard_p2p.transfer.sessions import Grant, Offer, Session, Unproven
 
 BUFFER = 4 << 20
 """Enough for the longest chunk that our chunkers cut, most of the time with the header after it."""
@@ -12,9 +16,11 @@ MAX_HEADER = 16 << 10
 LEAST_PROGRESS = 64 << 10
 """Bytes to arrive in `timeout` seconds of waiting, else the peer counts as silent."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+_STAY_OUT = b"HTTP/1.1 401 "
 _LENGTH = re.compile(rb"\r\nContent-Length: *(\d{1,15}) *\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\nTransfer-Encoding:", re.IGNORECASE)
 _BYTES = re.compile(rb"\r\nContent-Type: *application/octet-stream *\r\n", re.IGNORECASE)
+_PROOF = re.compile(rb"\r\n" + sessions.HEADER.encode() + rb": ([0-9a-f -]{1,200})\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nConnection: *close *\r\n", re.IGNORECASE)
 
 
@@ -26,14 +32,29 @@ class StaleConnection(HoardError):
     """A reused connection turned out to be closed by the peer before anything was received on it."""
 
 
-class Connection:
-    """One socket. Used by one thread at a time, but for `abort`."""
+def _connected(host: str, port: int, timeout: float, security: Security) -> socket.socket:
+    """A socket to the peer, encrypted where that is asked for. Raises OSError."""
+    plain = socket.create_connection((host, port), timeout=timeout)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return plain if security.tls is None else security.tls.client.wrap_socket(plain)
 
-    def __init__(self, host: str, port: int, connect_timeout: float, timeout: float) -> None:
-        """Raises OSError if nobody listens there."""
+
+class Connection:
+    """One socket, and one session where there is a key. Used by one thread at a time, but for `abort`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connect_timeout: float,
+        timeout: float,
+        *,
+        security: Security = OPEN,
+        expected: NodeId = NodeId(b""),  # noqa: B008 - immutable
+    ) -> None:
+        """Raises OSError if nobody listens there; Garbled, OSError if that is not the node `expected` with our key."""
         self.address = (host, port)
-        self._socket = socket.create_connection((host, port), timeout=connect_timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = _connected(host, port, connect_timeout, security)
         literal = f"[{host}]" if ":" in host else host
         self._head = f"Host: {literal}:{port}\r\nContent-Type: application/octet-stream\r\n"
         self._buffer = bytearray(BUFFER + MAX_HEADER)
@@ -44,6 +65,10 @@ class Connection:
         self._arrived = 0
         self._is_kept_alive = True
         self.idle_since = 0.0
+        self._session: Session | None = None
+        self._mark = sessions.SELF_PROVING
+        if security.ring is not None:
+            self._open_session(security.ring, expected)
 
     @property
     def is_reusable(self) -> bool:
@@ -62,13 +87,14 @@ class Connection:
     def abort(self) -> None:
         """Make the thread that uses it fail with OSError. For another thread."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # an SSLSocket would go on without its encryption
         except OSError:  # not connected any more, which is what was wanted
             return
 
     def post(self, path: str, body: bytes) -> None:
         """Send a request. Raises OSError, StaleConnection."""
-        head = f"POST {path} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
+        proof = "" if self._session is None else f"{sessions.HEADER}: {self._session.sign('POST', path, body)}\r\n"
+        head = f"POST {path} HTTP/1.1\r\n{self._head}{proof}Content-Length: {len(body)}\r\n\r\n"
         self._socket.settimeout(self._timeout)
         try:
             self._socket.sendall(head.encode() + body)
@@ -81,10 +107,14 @@ class Connection:
             head = self._read_head()
         except ConnectionError as error:
             raise self._stale_or(error) from error
+        if self._session is not None and self._is_reused and head.startswith(_STAY_OUT):
+            raise StaleConnection("the peer does not know our session any more")
         self._is_reused = False
         status, length = _STATUS.match(head), _LENGTH.search(head)
         if status is None or _CHUNKED.search(head):
             raise Garbled(f"an answer that begins with {head[:40]!r}")
+        if self._session is not None:
+            self._check_proof(self._session, head, int(status[1]))
         if status[1] != b"200":
             raise Garbled(f"status {status[1].decode()}")
         if length is None or not _BYTES.search(head):
@@ -92,6 +122,12 @@ class Connection:
         if _CLOSE.search(head):
             self._is_kept_alive = False
         return int(length[1])
+
+    def check_body(self, mark: str) -> None:
+        """The body of the answer turned out to have this mark. Raises Garbled if that is not the one of its head, where
+        there is a session."""
+        if self._session is not None and mark != self._mark:
+            raise Garbled("the answer was changed on the way")
 
     def read(self, count: int) -> memoryview:
         """The next `count` bytes, valid until the next call. Raises OSError."""
@@ -102,6 +138,29 @@ class Connection:
         start = self._start
         self._start += count
         return memoryview(self._buffer)[start : start + count]
+
+    def _open_session(self, ring: KeyRing, expected: NodeId) -> None:
+        """Make the session of this connection; closes it when that fails. Raises OSError, Garbled."""
+        offer = Offer.draw(ring)
+        try:
+            self.post(sessions.PATH, offer.encode())
+            grant = bytes(self.read(min(self.answer(), sessions.GRANT_SIZE)))
+            self._session = Session(ring, offer, Grant.decode(grant), expected)
+        except Unproven as error:
+            self.close()
+            raise Garbled(f"no session: {error}") from error
+        except (OSError, Garbled):
+            self.close()
+            raise
+
+    def _check_proof(self, session: Session, head: bytes, status: int) -> None:
+        """Raises Garbled if the head of this answer is not what the peer said to the request that is its turn."""
+        proof = _PROOF.search(head)
+        kind = "application/octet-stream" if _BYTES.search(head) else "application/json"
+        try:
+            self._mark = session.check("" if proof is None else proof[1].decode(), status, kind)
+        except Unproven as error:
+            raise Garbled(str(error)) from error
 
     def _read_head(self) -> bytes:
         """The head of an answer with its empty line."""

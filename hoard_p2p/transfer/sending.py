@@ -19,6 +19,8 @@ from aiohttp import web
 
 from hoard_p2p.errors import Corrupt
 from hoard_p2p.transfer.service import Located, SendExtent
+from hoard_p2p.transfer.sessions import frames_mark
+from hoard_p2p.transfer.sessions_server import Marked
 from hoard_p2p.transfer.wire import FRAME_MISSING
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ SMALL = 64 << 10
 """Frames below it are read and sent together: a system call or two each is dearer than the copy."""
 BATCH = 1 << 20
 """Small frames are gathered up to about this many bytes."""
+PIECE = 256 << 10
+"""Bytes that an encrypted connection is given at a time."""
 TURN = 16 << 20
 """Bytes that one response sends before others get the thread."""
 LINGER_MS = 5
@@ -82,6 +86,24 @@ class Sending:
             count += extent is not None
         return count
 
+    def take(self) -> bytes:
+        """The next bytes, for a connection that is encrypted: they have to pass through this process. Empty at the end.
+        Raises Corrupt."""
+        if not self._pending and not self._file.length and not self._gather():
+            return b""
+        if self._pending:
+            data, self._pending = bytes(self._pending), memoryview(b"")
+        else:
+            fd, offset, length = self._file
+            data = _read(SendExtent(fd, offset, min(length, PIECE)))
+            self._file = SendExtent(fd, offset + len(data), length - len(data))
+        self.sent += len(data)
+        return data
+
+    def mark(self) -> str:
+        """Of the whole body, for the proof of its head (`transfer.sessions`)."""
+        return frames_mark(FRAME_MISSING if extent is None else extent.length for extent in self._extents)
+
     def _send_some(self, to: socket.socket) -> None:
         if self._pending:
             more = socket.MSG_MORE if self._file.length else 0
@@ -128,7 +150,7 @@ def _is_writable(to: socket.socket, milliseconds: int) -> bool:
 async def send(request: web.Request, sending: Sending, executor: Executor, *, stall_time: float) -> web.StreamResponse:
     """Answer `request` with the body. A body that cannot be completed ends with the connection, so that the receiver
     sees it is short."""
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    response = Marked(sending.mark, "application/octet-stream")
     response.content_length = sending.size
     await response.prepare(request)
     transport = request.transport
@@ -136,7 +158,10 @@ async def send(request: web.Request, sending: Sending, executor: Executor, *, st
         return response
     try:
         await response.write(b"")  # aiohttp keeps the headers back until the first write
-        await _send_all(transport, sending, executor, stall_time)
+        if transport.get_extra_info("sslcontext") is None:
+            await _send_all(transport, sending, executor, stall_time)
+        else:
+            await _send_encrypted(response, sending, executor, stall_time)
     except Corrupt as error:
         log.error("chunks for %s: %s", request.remote, error)
         _break(transport)
@@ -147,6 +172,15 @@ async def send(request: web.Request, sending: Sending, executor: Executor, *, st
         _break(transport)
         raise
     return response
+
+
+async def _send_encrypted(
+    response: web.StreamResponse, sending: Sending, executor: Executor, stall_time: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.run_in_executor(executor, sending.take):
+        async with asyncio.timeout(stall_time):
+            await response.write(data)
 
 
 def _break(transport: asyncio.Transport) -> None:
