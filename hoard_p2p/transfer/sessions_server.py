@@ -35,7 +35,7 @@ MOST_NAMED = 256
 class Marked(web.StreamResponse):
     """An answer whose body is not in memory, and has a mark all the same."""
 
-    def __init__(self, mark: Callable[[], str], kind: str) -> None:
+    def __init__(self, mark: Callable[[], str] | None, kind: str) -> None:
         super().__init__(headers={"Content-Type": kind})
         self.mark = mark
 
@@ -135,7 +135,8 @@ class Sentry:
 
 async def _mark(response: web.StreamResponse) -> str:
     if not isinstance(response, web.Response):
-        return response.mark() if isinstance(response, Marked) else sessions.SELF_PROVING
+        mark = response.mark if isinstance(response, Marked) else None
+        return sessions.SELF_PROVING if mark is None else mark()
     body = response.body or b""
     if not isinstance(body, bytes | bytearray):
         raise BadRequest("an answer without bytes cannot be proven")
