@@ -140,6 +140,19 @@ class Connection:
         if self._session is not None and mark != self._mark:
             raise Garbled("the answer was changed on the way")
 
+    @property
+    def seal_size(self) -> int:
+        """How many bytes prove the end of a stream here."""
+        return 0 if self._session is None else sessions.MAC_SIZE
+
+    def check_end(self, digest: bytes, seal: bytes) -> None:
+        """A stream ended with this seal; `digest` covers its frames. Raises Garbled."""
+        try:
+            if self._session is not None:
+                self._session.check_end(digest, seal)
+        except Unproven as error:
+            raise Garbled(str(error)) from error
+
     def read(self, count: int) -> memoryview:
         """The next `count` bytes, valid until the next call. Raises OSError."""
         if self._end - self._start < count:

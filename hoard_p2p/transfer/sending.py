@@ -211,6 +211,8 @@ class EncryptedBody(Body):
 
     async def _write(self, sending: Sending) -> None:
         while data := await _in_thread(self._executor, sending.take):
+            if self._transport.is_closing():
+                raise ConnectionResetError("the receiver hung up")
             self._transport.write(data)
             async with asyncio.timeout(self._stall_time):
                 await self._writer.drain()
@@ -235,7 +237,7 @@ async def answer(
         response.content_length = length
     writer = await response.prepare(request)
     transport = request.transport
-    if transport is None or writer is None:
+    if transport is None or writer is None or transport.is_closing():
         return response
     with transport.get_extra_info("socket").dup() as to:
         is_plain = transport.get_extra_info("sslcontext") is None
@@ -248,20 +250,20 @@ async def answer(
             await write(body)
         except Corrupt as error:
             log.error("chunks for %s: %s", request.remote, error)
-            _break(transport)
+            _break(transport, to)
         except OSError as error:  # TimeoutError is one
             log.info("chunks for %s: stopped after %d bytes: %r", request.remote, body.sent, error)
-            _break(transport)
+            _break(transport, to)
         except BaseException:  # cancelled, or a bug: whatever it is, no other answer may follow on this connection
-            _break(transport)
+            _break(transport, to)
             raise
     return response
 
 
-def _break(transport: asyncio.Transport) -> None:
+def _break(transport: asyncio.Transport, to: socket.socket) -> None:
     """End the connection with a reset, so that the kernel drops at once what a stalled receiver left in its buffers."""
     with suppress(OSError):  # it is gone already
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        to.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 

@@ -18,7 +18,7 @@ from hoard_p2p.peer import is_wildcard
 from hoard_p2p.transfer import wire, wire_life
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
-from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, read_body, timed
+from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, read_body, timed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sending import Body, answer, chunk_frames, chunk_mark
 from hoard_p2p.transfer.service import Located, PeerService
@@ -215,7 +215,7 @@ class Endpoints:
         if request.version < HttpVersion11:
             raise BadRequest("a stream needs HTTP/1.1")
         async with while_connected(request.transport), aclosing(self._service.feed(ask, patience)) as items:
-            feed = Feed(items, self._service.release, patience + self._limits.answer_time)
+            feed = Feed(items, self._service.release, patience + self._limits.answer_time, admission(request))
             try:
                 await feed.begin()
                 return await self._answer(request, feed.send, None)

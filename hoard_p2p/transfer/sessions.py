@@ -138,6 +138,11 @@ class Session:
         self._answered += 1
         return found[2]
 
+    def check_end(self, digest: bytes, seal: bytes) -> None:
+        """The end of a self-proving body, whose `digest` covers what else it says. Raises Unproven."""
+        if not hmac.compare_digest(seal, _seal(self._secret, self._session, self._answered - 1, digest)):
+            raise Unproven("an answer that was changed on the way, or ends early")
+
     def check_whole(self, proof: str, status: int, kind: str, body: Bytes) -> None:
         """The same for an answer that is here whole. Raises Unproven."""
         if self.check(proof, status, kind) != blake3(body).hexdigest():
@@ -174,6 +179,10 @@ class Admitted:
         mac = _mac(self.secret, *_answer(self.session, self.number, status, kind), mark.encode())
         return f"{self.number} {mark} {mac.hex()}"
 
+    def seal(self, digest: bytes) -> bytes:
+        """What ends a self-proving body: it covers what of it is proven by nothing else."""
+        return _seal(self.secret, self.session, self.number, digest)
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -206,6 +215,10 @@ def _request(session: bytes, number: int, method: str, path: str) -> tuple[bytes
 
 def _answer(session: bytes, number: int, status: int, kind: str) -> tuple[bytes, ...]:
     return b"answer", session, number.to_bytes(8, "little"), status.to_bytes(2, "little"), kind.encode()
+
+
+def _seal(secret: bytes, session: bytes, number: int, digest: bytes) -> bytes:
+    return _mac(secret, b"end", session, number.to_bytes(8, "little"), digest)
 
 
 def _mac(secret: bytes, *parts: bytes) -> bytes:

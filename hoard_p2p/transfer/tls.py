@@ -38,10 +38,9 @@ def make_tls(ring: KeyRing) -> Tls:
 def _context(role: int, authorities: str, certificate: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(role)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # nodes have no names; whoever has the key is a member, and sessions tell their ids
+    context.check_hostname = False  # nodes have no names; sessions tell their ids
     context.verify_mode = ssl.CERT_REQUIRED
     context.options |= ssl.OP_NO_TICKET  # each connection proves itself anew
-    context.num_tickets = 0
     context.load_verify_locations(cadata=authorities)
     _load(context, certificate)
     return context
