@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from hoard_p2p.errors import (
     BadRequest,
@@ -29,6 +30,8 @@ from hoard_p2p.transfer.sessions import Admitted
 from hoard_p2p.transfer.wire import encode_error
 
 log = logging.getLogger(__name__)
+http_log = logging.getLogger("hoard_p2p.transfer.http")
+"""For aiohttp's server."""
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -75,6 +78,13 @@ def error_response(error: HoardError) -> web.Response:
         body=encode_error(wire_name(error), str(error)),
         content_type="application/json",
     )
+
+
+def quieten(record: logging.LogRecord) -> bool:
+    """A filter for `http_log`: aiohttp reports what is no HTTP as an error, with a traceback, though any stranger can
+    send that, as often as he likes; there is nothing in it for our operator."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError) or http_log.isEnabledFor(logging.DEBUG)
 
 
 class Guard:

@@ -18,7 +18,7 @@ from hoard_p2p.peer import is_wildcard
 from hoard_p2p.transfer import wire, wire_life
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
-from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, read_body, timed
+from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sending import Body, answer, chunk_frames, chunk_mark
 from hoard_p2p.transfer.service import Located, PeerService
@@ -80,7 +80,10 @@ class PeerServer:
         app.on_response_prepare.append(sentry.prove)
         app.add_routes([web.post(SESSION_PATH, sentry.session)])
         app.add_routes(Endpoints(service, limits, self._executor).routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE, keepalive_timeout=75.0)
+        http_log.addFilter(quieten)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=GRACE, keepalive_timeout=75.0, logger=http_log
+        )
         self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
