@@ -4,10 +4,11 @@ Every machine plans alike from the same view (I7), so there is no floating point
 in docs/formats.md, "Placement". Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isqrt
 
-from hoard_p2p.peer import Peer
+from hoard_p2p.ids import ChunkId
+from hoard_p2p.peer import NodeId, Peer
 
 _MASK = (1 << 64) - 1
 _MIX_1 = 0xBF58476D1CE4E5B9  # splitmix64's finalizer: Stafford's variant 13 of the MurmurHash3 one
@@ -92,6 +93,185 @@ def homes(peers: Iterable[Peer], key: bytes, replicas: int) -> tuple[Peer, ...]:
         if leaders.setdefault(peer.rack, peer) is not peer:
             others.append(peer)
     return (*leaders.values(), *others)[:replicas]
+
+
+Row = tuple[NodeId, ...]
+"""The first nodes in one segment's order."""
+
+
+FEW_PEERS = 64
+"""So many are simply all scored; of more, those that cannot be in the row are told by a bound first."""
+
+CANDIDATES = 8
+"""Peers that are scored for each place of the row."""
+
+
+def rows(peers: Sequence[Peer], keys: Sequence[ChunkId], depth: int) -> list[Row]:
+    """The first `depth` nodes in the order of each key: about 1 us for each pair of key and peer."""
+    able = [(peer, *_halves(peer.node_id), peer.weight) for peer in peers if peer.weight > 0]
+    if len(able) <= max(FEW_PEERS, 2 * CANDIDATES * depth):
+        return [tuple(peer.node_id for peer in homes(peers, key, depth)) for key in keys]
+    racks = min(depth, len({peer.rack for peer, *_ in able}))
+    return [tuple(peer.node_id for peer in _row(able, racks, key, depth)) for key in keys]
+
+
+def _row(able: Sequence[tuple[Peer, int, int, int]], racks: int, key: ChunkId, depth: int) -> tuple[Peer, ...]:
+    """`homes`, from the peers with the lowest bounds if no other can be among them: none with a worse score than the
+    worst of the row is, if there are as many racks in the row as there can be."""
+    bounds = _bounds(able, int.from_bytes(key[16:24], "little"))
+    limit = sorted(bounds)[CANDIDATES * depth]
+    row = homes((one[0] for one, bound in zip(able, bounds, strict=True) if bound < limit), key, depth)
+    full = len(row) == depth and len({peer.rack for peer in row}) == racks
+    if full and max(score(key, peer) for peer in row) < limit:
+        return row
+    return homes((one[0] for one in able), key, depth)
+
+
+def _bounds(able: Sequence[tuple[Peer, int, int, int]], lot: int) -> list[int]:
+    """For each peer a number that its score is above: -log2(u) > 1 - u. The difference is a third of the score at
+    least, the error of fixed point 2**-53."""
+    found = []
+    for _, first, second, weight in able:
+        x = lot ^ first
+        x = (x ^ x >> 30) * _MIX_1 & _MASK
+        x = (x ^ x >> 27) * _MIX_2 & _MASK
+        x ^= x >> 31 ^ second
+        x = (x ^ x >> 30) * _MIX_1 & _MASK
+        x = (x ^ x >> 27) * _MIX_2 & _MASK
+        found.append((((x ^ x >> 31) ^ _MASK) >> 8 << _SCORE_BITS) // weight)
+    return found
+
+
+class Shares:
+    """The rows of many segments, kept up as nodes come and go: a node that joins is scored once for each segment, one
+    that leaves costs a new row for each segment that it was in. Always what `rows` gives for the same peers."""
+
+    def __init__(self, peers: Sequence[Peer], keys: Sequence[ChunkId], depth: int, known: list[Row] | None = None):
+        """`known`: the rows, if they were computed elsewhere."""
+        self._peers = {peer.node_id: peer for peer in peers}
+        self._keys = keys
+        self._depth = depth
+        self.rows = rows(peers, keys, depth) if known is None else known
+        self._lots = [int.from_bytes(key[16:24], "little") for key in keys]
+        self._worst = [self._worst_of(number) for number in range(len(keys))]
+
+    def follow(self, peers: Sequence[Peer]) -> None:
+        """These are the peers now."""
+        after = {peer.node_id: peer for peer in peers}
+        before = self._peers
+        gone = [node for node, peer in before.items() if node not in after or not _placed_alike(peer, after[node])]
+        come = [peer for node, peer in after.items() if node not in before or not _placed_alike(before[node], peer)]
+        self._leave(frozenset(gone))
+        for peer in come:
+            self._join(peer)
+        self._peers = after
+
+    def changes(self, peers: Sequence[Peer]) -> int:
+        """How many nodes came, went or weigh otherwise among `peers`."""
+        after = {peer.node_id: peer for peer in peers}
+        both = self._peers.keys() & after.keys()
+        moved = sum(not _placed_alike(self._peers[node], after[node]) for node in both)
+        return len(self._peers.keys() ^ after.keys()) + moved
+
+    def _leave(self, nodes: frozenset[NodeId]) -> None:
+        if not nodes:
+            return
+        for node in nodes:
+            del self._peers[node]
+        lost = [number for number, row in enumerate(self.rows) if not nodes.isdisjoint(row)]
+        anew = rows(tuple(self._peers.values()), [self._keys[number] for number in lost], self._depth)
+        for number, row in zip(lost, anew, strict=True):
+            self._put(number, row)
+
+    def _join(self, peer: Peer) -> None:
+        """Only segments for which the node scores better than the last of the row, or that lack a row of full length,
+        can change: unless it has a rack of its own and there are few racks."""
+        racks = {known.rack for known in self._peers.values() if known.weight > 0}
+        self._peers[peer.node_id] = peer
+        if peer.weight == 0:
+            return
+        always = peer.rack not in racks and len(racks) < self._depth
+        for number in range(len(self.rows)) if always else self._better(peer):
+            known = (*(self._peers[node] for node in self.rows[number]), peer)
+            self._put(number, tuple(home.node_id for home in homes(known, self._keys[number], self._depth)))
+
+    def _better(self, peer: Peer) -> list[int]:
+        """Segments for which the score of `peer` may be below that of the last in the row; the bound is that of
+        `_bounds`, so most are told without a logarithm."""
+        first, second = _halves(peer.node_id)
+        weight = peer.weight
+        found = []
+        for number, (lot, worst) in enumerate(zip(self._lots, self._worst, strict=True)):
+            x = lot ^ first
+            x = (x ^ x >> 30) * _MIX_1 & _MASK
+            x = (x ^ x >> 27) * _MIX_2 & _MASK
+            x ^= x >> 31 ^ second
+            x = (x ^ x >> 30) * _MIX_1 & _MASK
+            x = (x ^ x >> 27) * _MIX_2 & _MASK
+            if ((x ^ x >> 31) ^ _MASK) >> 8 <= worst * weight >> _SCORE_BITS:
+                found.append(number)
+        return found
+
+    def _put(self, number: int, row: Row) -> None:
+        self.rows[number] = row
+        self._worst[number] = self._worst_of(number)
+
+    def _worst_of(self, number: int) -> int:
+        """No score above this one enters the row."""
+        row = self.rows[number]
+        if len(row) < self._depth:
+            return 1 << 200
+        return max(score(self._keys[number], self._peers[node]) for node in row)
+
+
+def _placed_alike(one: Peer, other: Peer) -> bool:
+    return one.rack == other.rack and one.weight == other.weight
+
+
+def _halves(node: bytes) -> tuple[int, int]:
+    return int.from_bytes(node[:8], "little"), int.from_bytes(node[8:16], "little")
+
+
+def skew(peers: Iterable[Peer], replicas: int) -> dict[str, float]:
+    """For each rack how much its nodes keep of their share by weight: 1.0 where copies follow weights.
+
+    Distinct racks win over weights, so a rack that is light among few keeps more. Floating point, for people only: a
+    rack's best score is exponential with the rack's weight as rate, so the chance to be among the first racks is an
+    integral over the time at which it comes, of the chance that fewer than `replicas` others came before.
+    """
+    weights: dict[str, int] = {}
+    for peer in peers:
+        if peer.weight > 0:
+            weights[peer.rack] = weights.get(peer.rack, 0) + peer.weight
+    total = sum(weights.values())
+    if not total or replicas < 1:
+        return {}
+    shares = {rack: weight / total for rack, weight in weights.items()}
+    if len(shares) <= replicas:  # one copy in each rack, the others by weight
+        extra = replicas - len(shares)
+        return {rack: (1 + extra * share) / (replicas * share) for rack, share in shares.items()}
+    return {
+        rack: _among_first(share, [other for name, other in shares.items() if name != rack], replicas)
+        / (replicas * share)
+        for rack, share in shares.items()
+    }
+
+
+STEPS = 64
+
+
+def _among_first(share: float, others: Sequence[float], places: int) -> float:
+    """The chance that fewer than `places` of `others` come before this one, each at its own rate (midpoint rule over
+    the quantiles of its time)."""
+    chance = 0.0
+    for step in range(STEPS):
+        survived = 1 - (step + 0.5) / STEPS  # exp(-share * time)
+        came = [1.0] + [0.0] * (places - 1)
+        for other in others:
+            late = survived ** (other / share)
+            came = [late * one + ((1 - late) * came[number - 1] if number else 0.0) for number, one in enumerate(came)]
+        chance += sum(came) / STEPS
+    return chance
 
 
 def weight_of(capacity: int) -> int:

@@ -5,15 +5,17 @@ A node is always used at the address that this node reached it at, never at the 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol, TypeAlias
 
 from hoard_p2p.cluster.addresses import Address, Discovery
 from hoard_p2p.cluster.membership import IdConflict, Member, Membership
+from hoard_p2p.cluster.standings import Standings
 from hoard_p2p.errors import HoardError, PeerUnavailable
-from hoard_p2p.peer import WIRE_VERSION, ClusterView, NodeId, Peer
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.peer import WIRE_VERSION, ClusterView, NodeId, OriginId, Peer, Standing
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class ClusterAgent:
         self._on_greeting = on_greeting
         self._on_view = on_view
         self._on_conflict = on_conflict
+        self._standings = Standings(membership.me)
         self._addresses: dict[Address, _Tried] = {}
         self._asking: set[Address] = set()
         self._strangers: set[Address] = set()
@@ -148,6 +151,30 @@ class ClusterAgent:
         """This node's own record changed."""
         self._membership.renew(me)
         self._news.set()
+
+    # --- standings
+
+    def stand(self, *, wants: Collection[SnapshotId] | None = None, reads: Collection[OriginId] | None = None) -> None:
+        """From now on this node mounts or warms exactly `wants`, and may and can read exactly `reads` (None: as
+        before). Told to all soon. At most 256 of each are told."""
+        if self._standings.stand(wants, reads):
+            self._news.set()
+
+    def standing(self, node_id: NodeId) -> Standing | None:
+        """What a node (or this one) said last of what it has to do with data; None if it never did."""
+        return self._standings.of(node_id)
+
+    def wanting(self, snapshot: SnapshotId) -> frozenset[NodeId]:
+        """The nodes of the view, this one included, that mount or warm the snapshot."""
+        return self._of_view(self._standings.wanting(snapshot))
+
+    def reading(self, origin: OriginId) -> frozenset[NodeId]:
+        """The nodes of the view, this one included, that may and can read the origin."""
+        return self._of_view(self._standings.reading(origin))
+
+    def _of_view(self, nodes: Collection[NodeId]) -> frozenset[NodeId]:
+        known = self._membership.view().by_id
+        return frozenset(node_id for node_id in nodes if node_id in known)
 
     # --- steps
 

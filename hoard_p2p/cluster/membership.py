@@ -213,6 +213,11 @@ class Membership:
 
     # --- what is known
 
+    @property
+    def me(self) -> Peer:
+        """My own record."""
+        return self._me
+
     def view(self) -> ClusterView:
         """Me and the peers that are ALIVE or SUSPECT, with bounded weights. The same object until something changes."""
         if self._view is None:

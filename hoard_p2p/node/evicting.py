@@ -19,6 +19,7 @@ from hoard_p2p.node.course import Report, silent
 from hoard_p2p.node.marking import SharedIds, load_catalog, stored_ids
 from hoard_p2p.node.vouching import Promises, Vouched
 from hoard_p2p.printing import size_text
+from hoard_p2p.repair.lastcopy import may_drop
 from hoard_p2p.storage.eviction import Part
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.records import SnapshotRecord
@@ -105,9 +106,8 @@ class Evictor:
     def drop(self, batch: Batch, vouched: Vouched) -> Going:
         """Blocking. Drop what is vouched for, unless that is too old by now, or this node promised to keep it."""
         with self.promises.deciding:
-            if time.monotonic() > vouched.until:  # this thread may have waited for its turn
-                return Going(0, 0)
-            segments = vouched.segments - self.promises.kept(self.snapshot)
+            promised = self.promises.kept(self.snapshot)
+            segments = may_drop(vouched.segments, vouched.asked, promised, time.monotonic())  # it may have waited
             if not segments:
                 return Going(0, 0)
             self.store.life.drop_holds(self.snapshot, segments)  # before its chunks: a hold means that they are here

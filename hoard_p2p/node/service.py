@@ -2,13 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, HoardError, NotFound, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short
-from hoard_p2p.interfaces import Place, Residency
+from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
@@ -17,7 +17,7 @@ from hoard_p2p.node.status import public_status
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.slabs import SlabFile
-from hoard_p2p.transfer.service import SendExtent
+from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
@@ -122,6 +122,10 @@ class NodeService:
                     self._lent[extent.fd] = lent._replace(extents=lent.extents - 1)
                 else:
                     del self._lent[extent.fd]
+
+    async def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
+        """Nothing yet but what is always true: ask elsewhere."""
+        yield FeedEnd(False, f"{self._node.me.name} streams nothing")
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""

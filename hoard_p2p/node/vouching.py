@@ -1,30 +1,23 @@
 """Copies that others keep: asking for them before one's own go, and keeping those that were promised (I4).
 
-A node drops its copy of a segment only after as many nodes as the snapshot has replicas, all better ranked for that
-segment, confirmed theirs from their index and promised to keep them. Whoever promised drops nothing of that segment
-while the promise lasts; both are decided under one lock, so of two nodes that ask each other one keeps its copy.
+The rule is `repair.lastcopy`. Whoever promised drops nothing of that segment while the promise lasts; both are decided
+under one lock, so of two nodes that ask each other one keeps its copy.
 """
 
 import asyncio
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hoard_p2p.errors import Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId
-from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.placement import homes
+from hoard_p2p.peer import ClusterView, Peer
+from hoard_p2p.repair.lastcopy import PROMISED_SECONDS, enough, whom_to_ask
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.wire_life import VouchRequest
 
-PROMISED_SECONDS = 600.0
-FRESH_SECONDS = 10.0
-"""An answer that is older is not acted upon."""
 ASK_SECONDS = 5.0
-SPARE = 2
-"""Nodes that are asked besides as many as must vouch."""
 
 
 class Promises:
@@ -56,39 +49,17 @@ class Promises:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """Segments that enough others keep, good until `until` (of the monotonic clock)."""
+    """Segments that enough others keep, as they said when they were `asked` (of the monotonic clock)."""
 
     segments: frozenset[int]
-    until: float
-
-
-def whom_to_ask(view: ClusterView, keys: Mapping[int, ChunkId], replicas: int) -> dict[NodeId, list[int]]:
-    """For each peer the segments to ask it about: the first nodes in the segment's order, where at least `replicas` of
-    them come before this one. Pure."""
-    plan: dict[NodeId, list[int]] = defaultdict(list)
-    for segment, key in keys.items():
-        ranked = [peer.node_id for peer in homes(view.peers, key, len(view.peers))]
-        better = ranked[: ranked.index(view.me)] if view.me in ranked else ranked
-        if len(better) >= replicas:
-            for node in better[: replicas + SPARE]:
-                plan[node].append(segment)
-    return plan
-
-
-def enough(answers: Sequence[Sequence[int]], replicas: int) -> frozenset[int]:
-    """Segments that at least `replicas` of the answers name. Pure."""
-    counts: dict[int, int] = defaultdict(int)
-    for answer in answers:
-        for segment in set(answer):
-            counts[segment] += 1
-    return frozenset(segment for segment, count in counts.items() if count >= replicas)
+    asked: float
 
 
 async def vouched(
     control: PeerControl, view: ClusterView, snapshot: SnapshotId, keys: Mapping[int, ChunkId], replicas: int
 ) -> Vouched:
     """Ask others to vouch for segments, at most `wire_life.MAX_VOUCHED`. Who does not answer in time does not vouch."""
-    until = time.monotonic() + FRESH_SECONDS
+    asked = time.monotonic()
     answers: list[Sequence[int]] = []
 
     async def ask(peer: Peer, segments: Sequence[int]) -> None:
@@ -100,4 +71,4 @@ async def vouched(
     async with asyncio.TaskGroup() as group:
         for node, segments in whom_to_ask(view, keys, replicas).items():
             group.create_task(ask(view.by_id[node], segments))
-    return Vouched(enough(answers, replicas), until)
+    return Vouched(enough(answers, replicas), asked)

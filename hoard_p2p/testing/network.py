@@ -1,26 +1,31 @@
 """Verified fakes of the network: a node that serves chunks from a file, and peers that live in a dictionary.
 
-Both pass the contract suite of `PeerChunks` (the file service through the real server and the real client).
+Both pass the contract suites of `PeerChunks` and `PeerSegments` (the file service through the real server and client).
 """
 
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
-from hoard_p2p.interfaces import Residency
+from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
-from hoard_p2p.transfer.service import Located, PeerService, SendExtent
+from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+
+Wanted: TypeAlias = Sequence[tuple[ChunkId, int]]
+Deliver: TypeAlias = Callable[[int, memoryview], None]
+NOBODY = FeedEnd(False, "nobody has it")
 
 
 def a_peer(number: int, host: str = "127.0.0.1", port: int = 0, *, incarnation: int = 1) -> Peer:
@@ -33,7 +38,8 @@ class FileService:
     """A `PeerService` whose chunks lie one after the other in one file, and whose records are set by the test.
 
     `located` counts extents that were lent, `open_extents` those not yet released,
-    `sent` those that went out whole.
+    `sent` those that went out whole. Run i of any segment is the chunk i of `chunks`; streams carry those in
+    `unstored` as bytes. What is not there ends a stream with `feed_end`; `asks` are the questions that came.
     """
 
     me: Peer
@@ -53,6 +59,9 @@ class FileService:
     adopted: list[AdoptRequest] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
     gone: list[tuple[NodeId, int]] = field(default_factory=list)
+    unstored: dict[ChunkId, bytes] = field(default_factory=dict)
+    feed_end: FeedEnd = NOBODY
+    asks: list[tuple[SegmentAsk, float]] = field(default_factory=list)
     located: int = 0
     open_extents: int = 0
     sent: int = 0
@@ -60,9 +69,11 @@ class FileService:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self.places: dict[ChunkId, tuple[int, int]] = {}
+        self.runs: list[ChunkId] = []
         with self.path.open("wb") as file:
             for chunk in self.chunks:
-                self.places[chunk_id(chunk)] = (file.tell(), len(chunk))
+                self.runs.append(chunk_id(chunk))
+                self.places[self.runs[-1]] = (file.tell(), len(chunk))
                 file.write(chunk)
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -107,6 +118,22 @@ class FileService:
             self.sent += sent
             self.open_extents -= len(extents)
 
+    async def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
+        self.asks.append((ask, patience))
+        missing = 0
+        for start in range(0, len(ask.runs), FEED_BATCH):
+            batch = [self._fed(index, ask.runs[index]) for index in range(start, len(ask.runs))[:FEED_BATCH]]
+            missing += batch.count(None)
+            yield [fed for fed in batch if fed is not None]
+        yield self.feed_end if missing else FeedEnd(False)
+
+    def _fed(self, index: int, run: int) -> Fed | None:
+        wanted = self.runs[run] if run < len(self.runs) else ChunkId(bytes(32))
+        if wanted in self.unstored:
+            return Fed(index, None, self.unstored[wanted])
+        extent = self.locate([wanted])[0]
+        return None if extent is None else Fed(index, extent)
+
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         self.adopted.append(request)
         return self.reply
@@ -122,6 +149,10 @@ class FileService:
 
     async def left(self, node: NodeId, incarnation: int) -> None:
         self.gone.append((node, incarnation))
+
+
+FEED_BATCH = 700
+"""Chunks of one item of a feed."""
 
 
 @contextmanager
@@ -154,21 +185,17 @@ def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[i
 
 
 class MemoryPeers:
-    """A `PeerChunks` whose peers are dictionaries: what `holdings` has for a node id can be fetched from it; a node
-    that is not there does not answer."""
+    """A `PeerChunks` and `PeerSegments` whose peers are dictionaries: what `holdings` has for a node id can be fetched
+    from it; a node that is not there does not answer. Streams end as `ends` says of the node; `asks` are the questions
+    that came."""
 
     def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]]) -> None:
         self.holdings = holdings
         self.fetched: list[tuple[NodeId, ChunkId]] = []
+        self.ends: dict[NodeId, FeedEnd] = {}
+        self.asks: list[tuple[NodeId, SegmentAsk]] = []
 
-    def fetch(
-        self,
-        peer: Peer,
-        wanted: Sequence[tuple[ChunkId, int]],
-        deliver: Callable[[int, memoryview], None],
-        *,
-        timeout: float,
-    ) -> list[int]:
+    def fetch(self, peer: Peer, wanted: Wanted, deliver: Deliver, *, timeout: float) -> list[int]:
         if not wanted:
             return []
         if peer.node_id not in self.holdings:
@@ -184,3 +211,12 @@ class MemoryPeers:
             self.fetched.append((peer.node_id, expected))
             deliver(index, memoryview(data))
         return missing
+
+    def stream(
+        self, peer: Peer, ask: SegmentAsk, wanted: Wanted, deliver: Deliver, *, patience: float, timeout: float
+    ) -> StreamEnd:
+        if wanted:
+            self.asks.append((peer.node_id, ask))
+        absent = self.fetch(peer, wanted, deliver, timeout=timeout)
+        end = self.ends.get(peer.node_id, NOBODY) if absent else FeedEnd(False)
+        return StreamEnd(absent, end.pending, end.reason)

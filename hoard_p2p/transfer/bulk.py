@@ -1,19 +1,24 @@
 """Chunks from peers, received into a reused buffer and hashed there. Blocking, for threads and worker processes.
 
-Speaks just enough HTTP for `POST /v1/chunks`: plain sockets, because the bytes then go from the kernel to the buffer
-and nowhere else.
+Speaks just enough HTTP for `POST /v1/chunks` and `POST /v1/stream`: plain sockets, because the bytes then go from the
+kernel to the buffer and nowhere else.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from dataclasses import replace
+from typing import Self, TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, chunk_id, short
+from hoard_p2p.interfaces import SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
 from hoard_p2p.transfer.connection import Connection, Garbled, StaleConnection
-from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_CHUNK
+from hoard_p2p.transfer.streams import encode_ask, receive_stream
+from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_ASKED, MAX_CHUNK
+
+T = TypeVar("T")
 
 BATCH_BYTES = 64 << 20
 BATCH_CHUNKS = 2048
@@ -27,7 +32,8 @@ Deliver = Callable[[int, memoryview], None]
 
 
 class BulkClient:
-    """An `interfaces.PeerChunks` over HTTP with a pool of kept-alive sockets for each peer. Thread-safe."""
+    """An `interfaces.PeerChunks` and `PeerSegments` over HTTP with a pool of kept-alive sockets for each peer.
+    Thread-safe."""
 
     def __init__(self, *, idle_per_peer: int = 8, connect_timeout: float = 3.0) -> None:
         self._idle_per_peer = idle_per_peer
@@ -41,27 +47,27 @@ class BulkClient:
         """See `interfaces.PeerChunks.fetch`. Less than 64 KiB in `timeout` seconds counts as no progress; the time
         that `deliver` takes does not count. What `deliver` raises passes through."""
         missing: list[int] = []
-        if not wanted:
-            return missing
-        connection = self._take(peer, timeout)
-        try:
-            try:
-                self._fetch_all(connection, wanted, deliver, missing)
-            except StaleConnection:  # kept alive for too long; nothing was received on it
-                self._drop(connection)
-                connection = self._open(peer, timeout)
-                self._fetch_all(connection, wanted, deliver, missing)
-        except Garbled as error:
-            raise PeerUnavailable(f"{peer.url} sent no chunks: {error}") from error
-        except OSError as error:  # TimeoutError is one
-            raise PeerUnavailable(f"{peer.url} did not send the chunks: {error or type(error).__name__}") from error
-        except ChunkCorrupt as error:
-            raise ChunkCorrupt(f"{peer.url} sent wrong bytes: {error}") from error
-        else:
-            self._give_back(connection)
-        finally:
-            self._drop(connection)
+        if wanted:
+            self._use(peer, timeout, lambda connection: _fetch_all(connection, wanted, deliver, missing))
         return missing
+
+    def stream(
+        self, peer: Peer, ask: SegmentAsk, wanted: Wanted, deliver: Deliver, *, patience: float, timeout: float
+    ) -> StreamEnd:
+        """See `interfaces.PeerSegments.stream`. A chunk, or 64 KiB of one, are to come in `patience` + `timeout`
+        seconds. Of more than 16,384 runs the first are asked for; the others count as pending."""
+        if not wanted:
+            return StreamEnd([], False, "")
+        asked = replace(ask, runs=ask.runs[:MAX_ASKED])
+
+        def exchange(connection: Connection) -> StreamEnd:
+            connection.post("/v1/stream", encode_ask(asked, patience))
+            connection.answer_in_chunks()
+            return receive_stream(connection, wanted[:MAX_ASKED], deliver)
+
+        end = self._use(peer, patience + timeout, exchange)
+        left = list(range(MAX_ASKED, len(wanted)))
+        return StreamEnd(end.absent + left, True, end.reason) if left else end
 
     def close(self) -> None:
         """Close idle sockets and break running fetches, which then raise PeerUnavailable. Idempotent."""
@@ -80,15 +86,27 @@ class BulkClient:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _fetch_all(self, connection: Connection, wanted: Wanted, deliver: Deliver, missing: list[int]) -> None:
-        """Ask for every batch, one request ahead of the answers."""
-        batches = list(_batches(wanted))
-        _request(connection, wanted, batches[0])
-        for position, batch in enumerate(batches):
-            body = connection.answer()
-            if position + 1 < len(batches):
-                _request(connection, wanted, batches[position + 1])
-            _receive(connection, wanted, batch, deliver, body=body, missing=missing)
+    def _use(self, peer: Peer, timeout: float, exchange: Callable[[Connection], T]) -> T:
+        """One exchange on a connection to `peer`. Raises PeerUnavailable, ChunkCorrupt."""
+        connection = self._take(peer, timeout)
+        try:
+            try:
+                result = exchange(connection)
+            except StaleConnection:  # kept alive for too long; nothing was received on it
+                self._drop(connection)
+                connection = self._open(peer, timeout)
+                result = exchange(connection)
+        except (Garbled, StaleConnection) as error:
+            raise PeerUnavailable(f"{peer.url} sent no chunks: {error}") from error
+        except OSError as error:  # TimeoutError is one
+            raise PeerUnavailable(f"{peer.url} did not send the chunks: {error or type(error).__name__}") from error
+        except ChunkCorrupt as error:
+            raise ChunkCorrupt(f"{peer.url} sent wrong bytes: {error}") from error
+        else:
+            self._give_back(connection)
+            return result
+        finally:
+            self._drop(connection)
 
     def _take(self, peer: Peer, timeout: float) -> Connection:
         self._close_expired()
@@ -139,6 +157,17 @@ class BulkClient:
                 return
             self._busy.discard(connection)
         connection.close()
+
+
+def _fetch_all(connection: Connection, wanted: Wanted, deliver: Deliver, missing: list[int]) -> None:
+    """Ask for every batch, one request ahead of the answers."""
+    batches = list(_batches(wanted))
+    _request(connection, wanted, batches[0])
+    for position, batch in enumerate(batches):
+        body = connection.answer()
+        if position + 1 < len(batches):
+            _request(connection, wanted, batches[position + 1])
+        _receive(connection, wanted, batch, deliver, body=body, missing=missing)
 
 
 def _batches(wanted: Wanted) -> Iterator[range]:

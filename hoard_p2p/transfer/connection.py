@@ -13,7 +13,9 @@ LEAST_PROGRESS = 64 << 10
 """Bytes to arrive in `timeout` seconds of waiting, else the peer counts as silent."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _LENGTH = re.compile(rb"\r\nContent-Length: *(\d{1,15}) *\r\n", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\nTransfer-Encoding:", re.IGNORECASE)
+_CODED = re.compile(rb"\r\nTransfer-Encoding:", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\nTransfer-Encoding: *chunked *\r\n", re.IGNORECASE)
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
 _BYTES = re.compile(rb"\r\nContent-Type: *application/octet-stream *\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nConnection: *close *\r\n", re.IGNORECASE)
 
@@ -77,21 +79,34 @@ class Connection:
 
     def answer(self) -> int:
         """Read the head of an answer; returns the length of its body. Raises OSError, Garbled, StaleConnection."""
-        try:
-            head = self._read_head()
-        except ConnectionError as error:
-            raise self._stale_or(error) from error
-        self._is_reused = False
-        status, length = _STATUS.match(head), _LENGTH.search(head)
-        if status is None or _CHUNKED.search(head):
-            raise Garbled(f"an answer that begins with {head[:40]!r}")
-        if status[1] != b"200":
-            raise Garbled(f"status {status[1].decode()}")
-        if length is None or not _BYTES.search(head):
-            raise Garbled("an answer without a length, or of another type than bytes")
-        if _CLOSE.search(head):
-            self._is_kept_alive = False
+        head = self._answer_head()
+        length = _LENGTH.search(head)
+        if length is None or _CODED.search(head):
+            raise Garbled("an answer without a length")
         return int(length[1])
+
+    def answer_in_chunks(self) -> None:
+        """Read the head of an answer in chunked transfer coding. Raises as `answer`."""
+        head = self._answer_head()
+        if not _CHUNKED.search(head) or _LENGTH.search(head):
+            raise Garbled("an answer that is not in chunks")
+
+    def chunk_size(self) -> int:
+        """The head of the next HTTP chunk: how many bytes it has, 0 for the last. Raises OSError, Garbled."""
+        line = self._line(17)
+        size = _CHUNK_SIZE.fullmatch(line)
+        if size is None:
+            raise Garbled(f"{line!r} where an HTTP chunk should begin")
+        return int(size[1], 16)
+
+    def end_chunk(self) -> None:
+        """What is behind the bytes of an HTTP chunk. Raises OSError, Garbled."""
+        if bytes(self.read(2)) != b"\r\n":
+            raise Garbled("an HTTP chunk is longer than it said")
+
+    def progressed(self) -> None:
+        """What arrived was worth waiting for: the timeout begins again."""
+        self._waited, self._arrived = 0.0, 0
 
     def read(self, count: int) -> memoryview:
         """The next `count` bytes, valid until the next call. Raises OSError."""
@@ -102,6 +117,35 @@ class Connection:
         start = self._start
         self._start += count
         return memoryview(self._buffer)[start : start + count]
+
+    def _answer_head(self) -> bytes:
+        """The head of an answer with bytes."""
+        try:
+            head = self._read_head()
+        except ConnectionError as error:
+            raise self._stale_or(error) from error
+        self._is_reused = False
+        status = _STATUS.match(head)
+        if status is None:
+            raise Garbled(f"an answer that begins with {head[:40]!r}")
+        if status[1] != b"200":
+            raise Garbled(f"status {status[1].decode()}")
+        if not _BYTES.search(head):
+            raise Garbled("an answer of another type than bytes")
+        if _CLOSE.search(head):
+            self._is_kept_alive = False
+        return head
+
+    def _line(self, most: int) -> bytes:
+        """Bytes up to the end of the line, which is at most `most` bytes long; fewer tell that it is longer."""
+        while True:
+            end = self._buffer.find(b"\n", self._start, min(self._end, self._start + most))
+            have = self._end - self._start
+            if end >= 0 or have >= most:
+                count = have if end < 0 else end + 1 - self._start
+                return bytes(self.read(min(count, most)))
+            self._make_room(have + 1)
+            self._receive()
 
     def _read_head(self) -> bytes:
         """The head of an answer with its empty line."""

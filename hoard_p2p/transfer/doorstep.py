@@ -1,6 +1,11 @@
-"""Connections that have not asked anything yet: aiohttp bounds only the time between requests."""
+"""What aiohttp does not see of connections: those that have not asked anything yet, since it bounds only the time
+between requests, and those whose asker hangs up while it is being answered."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from hoard_p2p.errors import Unavailable
 
 
 class Doorstep(asyncio.Protocol):
@@ -47,6 +52,50 @@ class Doorstep(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class Lookout(asyncio.Protocol):
+    """Stands before the protocol `inside`, passes everything on, and calls `lost` when the connection is gone."""
+
+    def __init__(self, inside: asyncio.BaseProtocol, lost: Callable[[], None]) -> None:
+        assert isinstance(inside, asyncio.Protocol)
+        self._inside = inside
+        self._lost = lost
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inside.connection_lost(exc)
+        self._lost()
+
+    def data_received(self, data: bytes) -> None:
+        self._inside.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inside.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inside.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inside.resume_writing()
+
+
+@asynccontextmanager
+async def while_connected(transport: asyncio.Transport | None) -> AsyncIterator[None]:
+    """The block is cancelled when the connection is lost, and ends with Unavailable then."""
+    if transport is None:
+        raise Unavailable("the asker hung up")
+    inside = transport.get_protocol()
+    try:
+        async with asyncio.timeout(None) as scope:
+            transport.set_protocol(Lookout(inside, lambda: scope.reschedule(0)))
+            try:
+                yield
+            finally:
+                transport.set_protocol(inside)
+    except TimeoutError as error:
+        if scope.expired():
+            raise Unavailable("the asker hung up") from error
+        raise
 
 
 class HangUp(asyncio.Protocol):

@@ -11,6 +11,8 @@ import os
 import select
 import socket
 import struct
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from enum import Enum
@@ -44,24 +46,28 @@ class Turn(Enum):
 
 
 class Sending:
-    """The body of one response: the chunks at `extents` as frames, one after the other.
+    """A sequence of frames on its way to one socket: for each chunk a head, and behind it the bytes of its extent.
 
-    A frame is a u32 little-endian length and as many bytes; the length `FRAME_MISSING` stands for an absent chunk.
-    Used by one thread at a time.
+    `head(i)` is what goes before `extents[i]`; an extent may be None, where the head is all there is. `size`: bytes of
+    all of it. Used by one thread at a time.
     """
 
-    def __init__(self, extents: Located) -> None:
+    def __init__(self, extents: Located, head: Callable[[int], bytes], size: int) -> None:
         self._extents = extents
+        self._head = head
         self._next = 0
         self._pending = memoryview(b"")
         self._file = SendExtent(-1, 0, 0)
+        self._gathered = 0
+        self._ends: list[int] = []
+        """Where each extent taken so far ends in the sequence."""
         self.sent = 0
-        self.size = 4 * len(extents) + sum(extent.length for extent in extents if extent is not None)
+        self.size = size
 
-    def advance(self, to: socket.socket) -> Turn:
-        """Send until the socket is full, the turn is over, or everything is sent. Raises OSError, and Corrupt if a
-        slab ends before its extent."""
-        limit = self.sent + TURN
+    def advance(self, to: socket.socket, most: int = TURN) -> Turn:
+        """Send until the socket is full, about `most` bytes went out, or everything is sent. Raises OSError, and
+        Corrupt if a slab ends before its extent."""
+        limit = self.sent + most
         while self.sent < limit:
             if not self._pending and not self._file.length and not self._gather():
                 return Turn.DONE
@@ -73,14 +79,8 @@ class Sending:
         return Turn.MORE
 
     def whole(self) -> int:
-        """How many chunks were given to the socket to their last byte."""
-        count, end = 0, 0
-        for extent in self._extents:
-            end += 4 + (0 if extent is None else extent.length)
-            if end > self.sent:
-                break
-            count += extent is not None
-        return count
+        """How many extents were given to the socket to their last byte."""
+        return bisect_right(self._ends, self.sent)
 
     def _send_some(self, to: socket.socket) -> None:
         if self._pending:
@@ -97,19 +97,32 @@ class Sending:
 
     def _gather(self) -> bool:
         """Prepare the next bytes to send: small frames together, up to the header of a large one. False at the end."""
-        batch = bytearray()
-        while self._next < len(self._extents) and len(batch) < BATCH:
+        batch, file_bytes = bytearray(), 0
+        while self._next < len(self._extents) and len(batch) < BATCH and not file_bytes:
             extent = self._extents[self._next]
+            batch += self._head(self._next)
             self._next += 1
-            batch += (FRAME_MISSING if extent is None else extent.length).to_bytes(4, "little")
             if extent is None:
                 continue
             if extent.length >= SMALL:
-                self._file = extent
-                break
-            batch += _read(extent)
+                self._file, file_bytes = extent, extent.length
+            else:
+                batch += _read(extent)
+            self._ends.append(self._gathered + len(batch) + file_bytes)
+        self._gathered += len(batch) + file_bytes
         self._pending = memoryview(batch)
-        return bool(batch) or self._file.length > 0
+        return bool(batch) or file_bytes > 0
+
+
+def chunk_frames(located: Located) -> Sending:
+    """The answer to a request for chunks, in the order asked: a u32 little-endian length and as many bytes each; the
+    length `FRAME_MISSING` stands for an absent chunk."""
+
+    def head(index: int) -> bytes:
+        extent = located[index]
+        return (FRAME_MISSING if extent is None else extent.length).to_bytes(4, "little")
+
+    return Sending(located, head, 4 * len(located) + sum(extent.length for extent in located if extent is not None))
 
 
 def _read(extent: SendExtent) -> bytes:
@@ -125,27 +138,75 @@ def _is_writable(to: socket.socket, milliseconds: int) -> bool:
     return bool(poll.poll(milliseconds))
 
 
-async def send(request: web.Request, sending: Sending, executor: Executor, *, stall_time: float) -> web.StreamResponse:
-    """Answer `request` with the body. A body that cannot be completed ends with the connection, so that the receiver
-    sees it is short."""
+class Body:
+    """The body of one response, written straight to its socket."""
+
+    def __init__(self, to: socket.socket, executor: Executor, stall_time: float) -> None:
+        self._to = to
+        self._executor = executor
+        self._stall_time = stall_time
+        self.sent = 0
+
+    async def write(self, sending: Sending) -> None:
+        """Send all of it. Raises OSError (TimeoutError: the receiver takes too little), Corrupt."""
+        before = self.sent
+        try:
+            await self._write(sending)
+        finally:
+            self.sent = before + sending.sent
+
+    async def _write(self, sending: Sending) -> None:
+        loop = asyncio.get_running_loop()
+        window, sent = loop.time(), 0
+        while True:
+            turn = await _in_thread(self._executor, sending, self._to)
+            if turn is Turn.DONE:
+                return
+            if turn is Turn.BLOCKED:
+                async with asyncio.timeout(self._stall_time):
+                    await _writable(self._to)
+            if loop.time() - window >= self._stall_time:
+                if sending.sent - sent < LEAST_PROGRESS:
+                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {self._stall_time} s")
+                window, sent = loop.time(), sending.sent
+
+
+async def answer(
+    request: web.Request,
+    write: Callable[[Body], Awaitable[None]],
+    executor: Executor,
+    *,
+    length: int | None,
+    stall_time: float,
+) -> web.StreamResponse:
+    """Answer `request` with `length` bytes that `write` writes; None: in chunked transfer coding, all of which is the
+    work of `write` but for the last, empty chunk. A body that cannot be completed ends with the connection, so that the
+    receiver sees that it is short."""
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    response.content_length = sending.size
+    if length is None:
+        response.enable_chunked_encoding()
+    else:
+        response.content_length = length
     await response.prepare(request)
     transport = request.transport
-    if transport is None or request.method == "HEAD":
+    if transport is None:
         return response
-    try:
-        await response.write(b"")  # aiohttp keeps the headers back until the first write
-        await _send_all(transport, sending, executor, stall_time)
-    except Corrupt as error:
-        log.error("chunks for %s: %s", request.remote, error)
-        _break(transport)
-    except OSError as error:  # TimeoutError is one
-        log.info("chunks for %s: stopped after %d of %d bytes: %r", request.remote, sending.sent, sending.size, error)
-        _break(transport)
-    except BaseException:  # cancelled, or a bug: whatever it is, no other answer may follow on this connection
-        _break(transport)
-        raise
+    with transport.get_extra_info("socket").dup() as to:
+        body = Body(to, executor, stall_time)
+        try:
+            await response.write(b"")  # aiohttp keeps the headers back until the first write
+            async with asyncio.timeout(stall_time):
+                await _emptied(transport, to)
+            await write(body)
+        except Corrupt as error:
+            log.error("chunks for %s: %s", request.remote, error)
+            _break(transport)
+        except OSError as error:  # TimeoutError is one
+            log.info("chunks for %s: stopped after %d bytes: %r", request.remote, body.sent, error)
+            _break(transport)
+        except BaseException:  # cancelled, or a bug: whatever it is, no other answer may follow on this connection
+            _break(transport)
+            raise
     return response
 
 
@@ -154,25 +215,6 @@ def _break(transport: asyncio.Transport) -> None:
     with suppress(OSError):  # it is gone already
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
-
-
-async def _send_all(transport: asyncio.Transport, sending: Sending, executor: Executor, stall_time: float) -> None:
-    loop = asyncio.get_running_loop()
-    window, sent = loop.time(), 0
-    with transport.get_extra_info("socket").dup() as to:
-        async with asyncio.timeout(stall_time):
-            await _emptied(transport, to)
-        while True:
-            turn = await _in_thread(executor, sending, to)
-            if turn is Turn.DONE:
-                return
-            if turn is Turn.BLOCKED:
-                async with asyncio.timeout(stall_time):
-                    await _writable(to)
-            if loop.time() - window >= stall_time:
-                if sending.sent - sent < LEAST_PROGRESS:
-                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {stall_time} s")
-                window, sent = loop.time(), sending.sent
 
 
 async def _emptied(transport: asyncio.Transport, to: socket.socket) -> None:

@@ -3,21 +3,24 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
 from hoard_p2p.peer import is_wildcard
 from hoard_p2p.transfer import wire, wire_life
-from hoard_p2p.transfer.doorstep import Doorstep, HangUp
+from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
+from hoard_p2p.transfer.feeding import Feed
 from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, read_body, timed
-from hoard_p2p.transfer.sending import Sending, send
+from hoard_p2p.transfer.sending import Body, answer, chunk_frames
 from hoard_p2p.transfer.service import Located, PeerService
+from hoard_p2p.transfer.streams import MAX_ASK, decode_ask
 
 __all__ = ["Limits", "PeerServer", "bind", "make_server"]
 
@@ -131,6 +134,7 @@ class Endpoints:
             web.get("/v1/refs", timed(self.refs, answer)),
             web.get("/v1/residency/{id}", timed(self.residency, answer)),
             web.post("/v1/chunks", self.chunks),
+            web.post("/v1/stream", self.stream),
             web.post("/v1/adopt", timed(self.adopt, adopt)),
             web.post("/v1/uses", timed(self.uses, answer)),
             web.post("/v1/vouch", timed(self.vouch, answer)),
@@ -182,11 +186,24 @@ class Endpoints:
             raise BadRequest(f"a body of {len(body)} bytes; ids of {ID_SIZE} bytes are expected")
         ids = [ChunkId(body[start : start + ID_SIZE]) for start in range(0, len(body), ID_SIZE)]
         located = await self._located(ids)
-        sending = Sending(located)
+        sending = chunk_frames(located)
         try:
-            return await send(request, sending, self._executor, stall_time=self._limits.stall_time)
+            return await self._answer(request, lambda body: body.write(sending), sending.size)
         finally:
             self._release(located, sending.whole())
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Chunks of a segment as they land here."""
+        ask, patience = decode_ask(await read_body(request, MAX_ASK, self._limits.body_time))
+        if request.version < HttpVersion11:
+            raise BadRequest("a stream needs HTTP/1.1")
+        async with while_connected(request.transport), aclosing(self._service.feed(ask, patience)) as items:
+            feed = Feed(items, self._service.release, patience + self._limits.answer_time)
+            try:
+                await feed.begin()
+                return await self._answer(request, feed.send, None)
+            finally:
+                feed.close()
 
     async def adopt(self, request: web.Request) -> web.Response:
         wanted = await self._decoded(request, MAX_ADOPT, wire.decode_adopt_request)
@@ -210,6 +227,11 @@ class Endpoints:
         node, incarnation = await self._decoded(request, MAX_LEAVE, wire.decode_leave)
         await self._service.left(node, incarnation)
         return _json(wire.encode({}))
+
+    async def _answer(
+        self, request: web.Request, write: Callable[[Body], Awaitable[None]], length: int | None
+    ) -> web.StreamResponse:
+        return await answer(request, write, self._executor, length=length, stall_time=self._limits.stall_time)
 
     async def _located(self, ids: list[ChunkId]) -> Located:
         """Where the chunks lie. When it takes too long, or the request ends meanwhile, what the thread still brings is

@@ -1,11 +1,11 @@
 """What the HTTP server needs from a node. The node implements it; the server knows nothing else of the node."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId
-from hoard_p2p.interfaces import Residency
+from hoard_p2p.interfaces import Residency, SegmentAsk
 from hoard_p2p.peer import NodeId
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
@@ -22,6 +22,23 @@ class SendExtent(NamedTuple):
 
 Located: TypeAlias = Sequence[SendExtent | None]
 """For each chunk asked for where it lies, None if it is not here."""
+
+
+class Fed(NamedTuple):
+    """One chunk of a stream: that of `ask.runs[asked]`. `extent` None: it could not be stored (or is
+    empty), and `data` has its bytes."""
+
+    asked: int
+    extent: SendExtent | None
+    data: bytes = b""
+
+
+class FeedEnd(NamedTuple):
+    """The last word of a stream. `pending`: what did not come may come soon, from this node; else it cannot get it.
+    `reason`: why not, for people."""
+
+    pending: bool
+    reason: str = ""
 
 
 class PeerService(Protocol):
@@ -70,6 +87,16 @@ class PeerService(Protocol):
 
     def release(self, extents: Sequence[SendExtent], sent: int) -> None:
         """The server is done with these extents of one `locate`: the first `sent` went out whole, the others not."""
+        ...
+
+    def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
+        """Chunks of a segment for a peer: those on disk first, then others as they land here; then one `FeedEnd`, and
+        nothing behind it: when all have come, when the others cannot be got, or, pending, when none came for `patience`
+        seconds. No chunk comes twice.
+
+        What it raises before its first item is the answer. Extents are given to `release`, those of one item together
+        and exactly once. It is closed early when the asker hangs up.
+        """
         ...
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:

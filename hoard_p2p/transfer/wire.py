@@ -299,7 +299,7 @@ class Fields:
 
     def message(self, name: str) -> str:
         """What went wrong, for people: control characters become blanks."""
-        return _CONTROL.sub(" ", self.text(name, MAX_MESSAGE))
+        return shown(self.text(name, MAX_MESSAGE))
 
     def flag(self, name: str) -> bool:
         value = self._record.get(name)
@@ -338,6 +338,11 @@ class Fields:
         if len(value) != size:
             raise BadRequest(f"{name}: {len(value)} bytes, not {size}")
         return value
+
+
+def shown(message: str) -> str:
+    """What a peer says for people, as logs may show it: control characters become blanks."""
+    return _CONTROL.sub(" ", message)
 
 
 def _encodable(message: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from hoard_p2p.errors import Corrupt
 from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.testing.network import FileService, a_peer
-from hoard_p2p.transfer.sending import Sending, Turn
+from hoard_p2p.transfer.sending import Turn, chunk_frames
 from hoard_p2p.transfer.server import Limits, bind, make_server
 from hoard_p2p.transfer.service import Located, SendExtent
 
@@ -199,7 +199,7 @@ def test_sending_from_a_short_slab_raises_instead_of_sending_something_else(tmp_
     left, right = socket.socketpair()
     with path.open("rb") as slab, left, right:
         left.setblocking(False)
-        sending = Sending([SendExtent(slab.fileno(), 0, size)])
+        sending = chunk_frames([SendExtent(slab.fileno(), 0, size)])
         with pytest.raises(Corrupt):
             while sending.advance(left) is not Turn.DONE:
                 right.recv(1 << 20)

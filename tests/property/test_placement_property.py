@@ -8,8 +8,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import NodeId, Peer
-from hoard_p2p.placement import homes, rank, weight_of
+from hoard_p2p.placement import Shares, homes, rank, rows, skew, weight_of
 
 GIB = 1 << 30
 
@@ -113,3 +114,84 @@ def test_a_weight_is_the_capacity_rounded_down_by_less_than_a_root_of_two(capaci
     weight = weight_of(capacity)
     assert weight <= units < (weight + 1) * math.sqrt(2) + 1
     assert weight_of(weight << 14) == weight
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(st.integers(0, 1 << 32))
+def test_shares_that_follow_joins_leaves_and_changes_are_those_of_a_full_plan(seed: int) -> None:
+    source = random.Random(-1 - seed)
+    racks, depth = source.randint(1, 6), source.randint(1, 5)
+    members = cluster(seed, source.randint(1, 12), racks)
+    placed = [ChunkId(key) for key in keys(seed, 30)]
+    shares = Shares(members, placed, depth)
+    for _ in range(6):
+        members = [one for one in members if source.random() > 0.2]
+        members = [replace(one, weight=0) if source.random() < 0.1 else one for one in members]
+        members = [replace(one, weight=weight_of(GIB << 9)) if source.random() < 0.1 else one for one in members]
+        members += [peer(source, racks=racks) for _ in range(source.randint(0, 3))]
+        shares.follow(members)
+        assert shares.rows == rows(members, placed, depth)
+        assert shares.changes(members) == 0
+
+
+def test_the_copies_of_all_homes_follow_the_weights_where_racks_weigh_the_same() -> None:
+    source = random.Random(31)
+    members = [
+        replace(peer(source, weight=weight_of(GIB << size)), rack=f"r{rack}")
+        for rack in range(5)
+        for size in (7, 8, 9, 9)
+    ]
+    count, replicas = 8000, 2
+    found = Counter(home for key in keys(7, count) for home in homes(members, key, replicas))
+    total = sum(member.weight for member in members)
+    for member in members:
+        expected = replicas * count * member.weight / total
+        assert abs(found[member] - expected) < 4 * math.sqrt(expected)
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(st.integers(0, 1 << 32), st.integers(1, 3))
+def test_joins_and_leaves_move_at_most_a_twentieth_more_than_the_ideal(seed: int, replicas: int) -> None:
+    """Ideal: what the joined node is home of afterwards. A copy more moves only where its rack was the last in line."""
+    source = random.Random(seed)
+    members = cluster(seed, source.randint(4, 14), source.randint(1, 5))
+    joiner = peer(source, racks=5)
+    taken = moved = 0
+    for key in keys(seed, 300):
+        before, after = set(homes(members, key, replicas)), set(homes([*members, joiner], key, replicas))
+        taken += joiner in after
+        moved += len(after - before)
+    assert moved <= 1.05 * taken
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.integers(0, 1 << 32))
+def test_the_rows_of_a_large_cluster_are_its_homes(seed: int) -> None:
+    source = random.Random(seed)
+    members = cluster(seed, source.randint(60, 150), source.choice((1, 2, 3, 8, 40)))
+    members = [replace(one, weight=0) if source.random() < 0.1 else one for one in members]
+    depth = source.randint(1, 5)
+    placed = [ChunkId(key) for key in keys(seed, 20)]
+    assert rows(members, placed, depth) == [
+        tuple(home.node_id for home in homes(members, key, depth)) for key in placed
+    ]
+
+
+def test_the_skew_of_racks_is_told_as_it_comes_out() -> None:
+    source = random.Random(3)
+    for racks, replicas in (((6, 2), 2), ((5, 3, 2), 2), ((4, 4, 1), 1), ((8, 4, 2, 2), 3), ((20, 10), 3)):
+        members = [
+            replace(peer(source, weight=1 << 26), rack=f"r{rack}")
+            for rack, size in enumerate(racks)
+            for _ in range(size)
+        ]
+        count = 3000
+        found = Counter(home.rack for key in keys(8, count) for home in homes(members, key, replicas))
+        told = skew(members, replicas)
+        for rack, size in enumerate(racks):
+            factor = found[f"r{rack}"] / (replicas * count * size / sum(racks))
+            assert abs(told[f"r{rack}"] - factor) < 0.12
+
+
+def test_an_empty_cluster_has_no_skew() -> None:
+    assert skew([], 2) == {}

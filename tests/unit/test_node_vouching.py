@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
-from hoard_p2p.node.vouching import PROMISED_SECONDS, Promises, enough, whom_to_ask
+from hoard_p2p.node.vouching import Promises
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import homes
+from hoard_p2p.repair.lastcopy import PROMISED_SECONDS, enough, whom_to_ask
 
 SNAPSHOT = SnapshotId(b"s" * 32)
 KEYS = {segment: ChunkId(chunk_id(b"%d" % segment)) for segment in range(40)}

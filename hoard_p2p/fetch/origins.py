@@ -1,0 +1,51 @@
+"""What a flight asks of whoever reads origins: who reads a segment, reading it here, when a reader may be passed by.
+
+Blind to what an origin is: `node` hands in the lane (CLUSTER 4, "Read once"); `NoOrigin` is one where nothing is read.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from typing import Protocol
+
+from hoard_p2p.errors import Unavailable
+from hoard_p2p.fetch.segment import Segment, Wanted
+from hoard_p2p.peer import NodeId, Peer
+
+
+class OriginLane(Protocol):
+    """The origins of snapshots as one node sees them. All methods but `read` are for the event loop and never block."""
+
+    def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
+        """The node that reads `segment` from its origin in this node's view; it may be this node itself. `without`:
+        nodes that said they cannot, or are silent. None: the snapshot has no origin, or nobody is left to read it."""
+        ...
+
+    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+        """Blocking, from a fetch thread: read chunks here; each that matches its id goes to `deliver(index, bytes)`,
+        which copies what it keeps. Returns the indexes of those that could not be read (the file changed or is gone).
+        Raises Unavailable: the origin cannot be read at all now; what was delivered stays good."""
+        ...
+
+    def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
+        """Whether a reader here that waited `waited` seconds for `size` bytes of the segment may have them from the
+        origin at once, past the segment's reader: true only while this node may read it, and within the budget."""
+        ...
+
+    def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
+        """That was done: `size` bytes that `reader` was too late with were read here. Takes them off the budget."""
+        ...
+
+
+class NoOrigin:
+    """An `OriginLane` of a node that reads none."""
+
+    def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
+        return None
+
+    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+        raise Unavailable("no origin is readable on this node")
+
+    def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
+        return False
+
+    def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
+        return None

@@ -1,0 +1,76 @@
+"""Streams of chunks, `POST /v1/stream`, as the asked node serves them: what its service feeds, framed (wire.md)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeAlias
+
+from hoard_p2p.transfer.sending import Body, Sending
+from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
+from hoard_p2p.transfer.streams import CANNOT, FRAME, LAST, MAX_REASON, PENDING
+
+Item: TypeAlias = "Sequence[Fed] | FeedEnd"
+Release: TypeAlias = "Callable[[Sequence[SendExtent], int], None]"
+
+
+def fed_frames(chunks: Sequence[Fed]) -> Sending:
+    """Chunks as frames in one HTTP chunk."""
+    lengths = [len(fed.data) if fed.extent is None else fed.extent.length for fed in chunks]
+    whole = FRAME.size * len(chunks) + sum(lengths)
+    before = b"%x\r\n" % whole
+
+    def head(index: int) -> bytes:
+        if index == len(chunks):
+            return b"\r\n"
+        frame = FRAME.pack(chunks[index].asked, lengths[index]) + chunks[index].data
+        return before + frame if index == 0 else frame
+
+    return Sending([*(fed.extent for fed in chunks), None], head, len(before) + whole + 2)
+
+
+def end_frame(end: FeedEnd) -> Sending:
+    """The last frame, in an HTTP chunk of its own."""
+    reason = end.reason.encode("utf-8", "backslashreplace")[:MAX_REASON]
+    frame = FRAME.pack(LAST, PENDING if end.pending else CANNOT) + reason
+    data = b"%x\r\n%b\r\n" % (len(frame), frame)
+    return Sending([None], lambda _: data, len(data))
+
+
+class Feed:
+    """One answer: what a service feeds, until its end."""
+
+    def __init__(self, items: AsyncGenerator[Item, None], release: Release, longest: float) -> None:
+        """`longest`: seconds in which the next item comes, or something is wrong."""
+        self._items = items
+        self._release = release
+        self._longest = longest
+        self._first: Item = ()
+
+    async def begin(self) -> None:
+        """Wait for the first item, which `close` or `send` releases. Raises TimeoutError, and what the service does."""
+        self._first = await self._next()
+
+    async def send(self, body: Body) -> None:
+        """Send everything. Each extent is released, however this ends."""
+        item, self._first = self._first, ()
+        while not isinstance(item, FeedEnd):
+            await self._send_chunks(item, body)
+            item = await self._next()
+        await body.write(end_frame(item))
+
+    def close(self) -> None:
+        """Release what was not sent. Idempotent."""
+        if not isinstance(self._first, FeedEnd):
+            self._release([fed.extent for fed in self._first if fed.extent is not None], 0)
+        self._first = ()
+
+    async def _next(self) -> Item:
+        async with asyncio.timeout(self._longest):
+            return await anext(self._items, FeedEnd(False))
+
+    async def _send_chunks(self, chunks: Sequence[Fed], body: Body) -> None:
+        sending = fed_frames(chunks)
+        try:
+            if chunks:
+                await body.write(sending)
+        finally:
+            self._release([fed.extent for fed in chunks if fed.extent is not None], sending.whole())

@@ -1,0 +1,103 @@
+"""Streams of chunks, `POST /v1/stream`, as the asker sees them: the question, and the frames of the answer (wire.md).
+
+A frame is u32 index, u32 length, and the chunk; all little-endian. The index counts the runs asked for. The last frame
+has the index `LAST`, instead of a length how it ended, and behind it a reason, to the end of its HTTP chunk. An HTTP
+chunk holds whole frames.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+
+from hoard_p2p.errors import BadRequest, ChunkCorrupt
+from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId, chunk_id, short
+from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
+from hoard_p2p.transfer.connection import Connection, Garbled
+from hoard_p2p.transfer.wire import MAX_ASKED, MAX_CHUNK, shown
+
+_HEAD = struct.Struct(f"<{ID_SIZE}sIBBH")
+"""Before the runs of a question: snapshot, segment, mode, hops, patience in ms."""
+_MODES = {mode.value: mode for mode in AskMode}
+MAX_ASK = _HEAD.size + 4 * MAX_ASKED
+MAX_PATIENCE = 60.0
+"""Seconds."""
+FRAME = struct.Struct("<II")
+LAST = 0xFFFFFFFF
+CANNOT, PENDING = 0, 1
+MAX_REASON = 1000
+"""Bytes of the reason at the end."""
+
+
+def encode_ask(ask: SegmentAsk, patience: float) -> bytes:
+    """The body of a question; `patience` in seconds."""
+    milliseconds = round(min(max(patience, 0.0), MAX_PATIENCE) * 1000)
+    head = _HEAD.pack(ask.snapshot, ask.segment, ask.mode.value, ask.hops, milliseconds)
+    return head + struct.pack(f"<{len(ask.runs)}I", *ask.runs)
+
+
+def decode_ask(body: bytes) -> tuple[SegmentAsk, float]:
+    """The question, and its patience in seconds. Raises BadRequest."""
+    count, rest = divmod(len(body) - _HEAD.size, 4)
+    if rest or not 1 <= count <= MAX_ASKED:
+        raise BadRequest(f"a body of {len(body)} bytes, not {_HEAD.size} and 4 for each of 1 - {MAX_ASKED} runs")
+    snapshot, segment, mode, hops, milliseconds = _HEAD.unpack_from(body)
+    if mode not in _MODES or milliseconds > MAX_PATIENCE * 1000:
+        raise BadRequest(f"mode {mode}, patience {milliseconds} ms: no such question")
+    runs = struct.unpack_from(f"<{count}I", body, _HEAD.size)
+    if len(set(runs)) != count:
+        raise BadRequest("a run is asked for twice")
+    return SegmentAsk(SnapshotId(snapshot), segment, _MODES[mode], hops, runs), milliseconds / 1000
+
+
+def receive_stream(
+    connection: Connection, wanted: Sequence[tuple[ChunkId, int]], deliver: Callable[[int, memoryview], None]
+) -> StreamEnd:
+    """Read the body of an answer whose head was read. Raises ChunkCorrupt, Garbled, OSError."""
+    outstanding = dict.fromkeys(range(len(wanted)))
+    end: tuple[bool, str] | None = None
+    while left := connection.chunk_size():
+        if end is not None:
+            raise Garbled("more follows the last frame")
+        while left:
+            index, length = FRAME.unpack(_read(connection, FRAME.size, left))
+            left -= FRAME.size
+            if index == LAST:
+                end = _ended(length, connection.read(left) if left <= MAX_REASON else None)
+                left = 0
+                connection.progressed()
+                continue
+            if index not in outstanding:
+                raise Garbled(f"chunk {index} was not asked for, or came already")
+            _check_length(wanted[index], length)
+            data = _read(connection, length, left)
+            left -= length
+            _check_bytes(wanted[index], data)
+            del outstanding[index]
+            connection.progressed()
+            deliver(index, data)
+        connection.end_chunk()
+    connection.end_chunk()
+    if end is None:
+        raise Garbled("the stream has no last frame")
+    return StreamEnd(list(outstanding), *end)
+
+
+def _read(connection: Connection, count: int, left: int) -> memoryview:
+    if count > left:
+        raise Garbled("an HTTP chunk ends inside a frame")
+    return connection.read(count)
+
+
+def _check_length(wanted: tuple[ChunkId, int], claimed: int) -> None:
+    if claimed != wanted[1] or claimed > MAX_CHUNK:
+        raise ChunkCorrupt(f"chunk {short(wanted[0])} of {wanted[1]} bytes was sent as {claimed} bytes")
+
+
+def _check_bytes(wanted: tuple[ChunkId, int], data: memoryview) -> None:
+    if chunk_id(data) != wanted[0]:
+        raise ChunkCorrupt(f"chunk {short(wanted[0])} of {wanted[1]} bytes has other bytes")
+
+
+def _ended(how: int, reason: memoryview | None) -> tuple[bool, str]:
+    if how not in {CANNOT, PENDING} or reason is None:
+        raise Garbled("a last frame that says nothing known")
+    return how == PENDING, shown(bytes(reason).decode("utf-8", "replace"))
