@@ -1,8 +1,9 @@
 """(d) A large cluster for a week: nodes fail, disks are lost, others make the copies that are missing.
 
-Homes are planned by the production placement in the view of each moment; copies are pulled by who is home now, after a
-grace time, at a limited rate. A segment is lost when the last disk with a copy of it is lost; what is only away (a node
-that restarts, a rack without power) is not lost.
+Shares of segments follow the view (`placement.Shares`), and every node that a change concerns plans its pulls and what
+it releases (`repair.planner`) when the view was the same for the grace time. Pulls have a rate limit; what is released
+is gone at once, as if room were short everywhere. A segment is lost when the last disk with a copy of it is lost; what
+is only away (a node that restarts, a rack without power) is not lost.
 """
 
 import argparse
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from hoard_p2p.ids import ChunkId
-from hoard_p2p.peer import Peer
-from hoard_p2p.placement import homes, rank
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.placement import Row, Shares, rows
+from hoard_p2p.repair.planner import SPARE_HOMES, Here, Plan, plan
 from simulations.cluster import in_racks, keys, peers
 from simulations.engine import Engine
 from simulations.network import Pipe
@@ -20,9 +22,7 @@ from simulations.options import add_options
 from simulations.table import Cell, Table
 
 HOUR, DAY = 3600.0, 86400.0
-CANDIDATES = 64
-"""Of each segment's order this many are kept: as long as a rack for each copy is among them, what `homes` says of them
-is what it says of all nodes."""
+SET = SnapshotId(b"s" * 32)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Week:
 
     nodes: int = 1000
     rack_size: int = 16
-    segments: int = 20000
+    segments: int = 10000
     size: int = 8 << 20
     copies: tuple[int, ...] = (1, 2, 3)
     days: float = 7.0
@@ -50,94 +50,104 @@ class Week:
 
 @dataclass
 class Node:
-    """`holds`: segments on its disk, also while it is away."""
+    """`holds`: segments on its disk, also while it is away; `bits`: the same as its residency record tells it."""
 
+    bits: bytearray
+    pulls: Pipe
     holds: set[int] = field(default_factory=set)
     alive: bool = True
-    pulls: Pipe = field(default_factory=lambda: Pipe("pulls", 1.0))
     start: int = 0
 
 
 class Cluster:
     """All nodes; every one sees deaths and returns at the same time, `detection` seconds after they happen."""
 
-    def __init__(self, week: Week, copies: int) -> None:
+    def __init__(self, week: Week, copies: int, planned: list[Row]) -> None:
+        """`planned`: the rows of all segments with all nodes, at least `copies` and the spare homes long."""
         self.week, self.copies = week, copies
         self.engine, self.random = Engine(), Random(week.seed)
-        racks = in_racks(week.nodes, week.rack_size)
-        self.peers = peers(racks, week.seed)
-        self.racks = racks
+        self.racks = in_racks(week.nodes, week.rack_size)
+        self.peers = peers(self.racks, week.seed)
         self.numbers = {peer.node_id: n for n, peer in enumerate(self.peers)}
-        self.nodes = [Node(pulls=Pipe("pulls", week.rate)) for _ in self.peers]
+        depth = copies + SPARE_HOMES
+        self.shares = Shares(self.peers, keys(week.segments, week.seed), depth, [row[:depth] for row in planned])
+        size = -(-week.segments // 8)
+        self.nodes = [Node(bytearray(size), Pipe("pulls", week.rate)) for _ in self.peers]
         self.seen = set(range(week.nodes))
-        self.keys: tuple[ChunkId, ...] = keys(week.segments, week.seed)
-        self.holders: list[set[int]] = [set() for _ in self.keys]
+        self.holders: list[set[int]] = [set() for _ in range(week.segments)]
         self.pulling: set[tuple[int, int]] = set()
         self.lost: set[int] = set()
         self.copied = self.failures = self.disks = 0
         self.short_seconds = 0.0
         self._short: dict[int, float] = {}
-        self._near: list[tuple[Peer, ...]] = []
-        self.near_of: list[list[int]] = [[] for _ in self.peers]
-        for segment, key in enumerate(self.keys):
-            self._near.append(tuple(rank(self.peers, key)[:CANDIDATES]))
-            for peer in self._near[segment]:
-                self.near_of[self.numbers[peer.node_id]].append(segment)
-            for home in self.homes(segment):
-                self._keep(home, segment)
+        for segment, row in enumerate(self.shares.rows):
+            for node in row[:copies]:
+                self._keep(self.numbers[node], segment)
 
     # --- plans
 
-    def homes(self, segment: int) -> list[int]:
-        """In the view of now."""
-        alive = (peer for peer in self._near[segment] if self.numbers[peer.node_id] in self.seen)
-        return [self.numbers[peer.node_id] for peer in homes(alive, self.keys[segment], self.copies)]
+    def follow(self) -> None:
+        """The view is another; what is due elsewhere now is planned when it was the same for the grace time."""
+        before = list(self.shares.rows)
+        self.shares.follow([self.peers[n] for n in sorted(self.seen)])
+        moved = [segment for segment, row in enumerate(self.shares.rows) if row is not before[segment]]
+        self.engine.after(self.week.grace, self.plan, moved)
 
-    def plan(self, touched: int) -> None:
-        """The view changed by one node: what it is a candidate for is planned anew, as every node does for itself."""
-        for segment in self.near_of[touched]:
-            for home in self.homes(segment):
-                self.pull(home, segment)
+    def plan(self, segments: Sequence[int]) -> None:
+        """Every node that one of the segments concerns plans for itself, with the production planner."""
+        mine: dict[int, list[int]] = {}
+        for segment in segments:
+            concerned = {self.numbers[node] for node in self.shares.rows[segment]} | self.holders[segment]
+            for node in concerned:
+                mine.setdefault(node, []).append(segment)
+        for node, concerning in sorted(mine.items()):
+            if self.nodes[node].alive and node in self.seen:
+                self._carry_out(node, self._plan_of(node, concerning))
 
-    def pull(self, home: int, segment: int) -> None:
-        node = self.nodes[home]
-        if not node.alive or segment in node.holds or (home, segment) in self.pulling:
+    def _plan_of(self, node: int, segments: Sequence[int]) -> Plan:
+        known = {n for segment in segments for n in self.holders[segment] if n != node and self.nodes[n].alive}
+        others = (self.peers[n].node_id for n in sorted(known))
+        records = {one: Residency(SET, one, 0, bytes(self.nodes[self.numbers[one]].bits)) for one in others}
+        orders = {segment: self.shares.rows[segment] for segment in segments}
+        here = Here(self.nodes[node].holds, frozenset(s for s in segments if s in self.nodes[node].holds))
+        return plan(self.peers[node].node_id, orders, self.copies, here, records)
+
+    def _carry_out(self, node: int, its: Plan) -> None:
+        for segment in its.release:
+            self._drop(node, segment)
+        for pull in its.pulls:
+            self._pull(node, pull.segment, self.numbers[pull.sources[0]])
+
+    def _pull(self, node: int, segment: int, source: int) -> None:
+        if (node, segment) in self.pulling:
             return
-        if not any(self.nodes[n].alive for n in self.holders[segment]):
-            return
-        self.pulling.add((home, segment))
-        pipe, size = node.pulls, self.week.size
-        pipe.free = max(pipe.free, self.engine.now) + size / pipe.rate
-        self.engine.at(pipe.free, self._pulled, (home, segment, node.start))
+        self.pulling.add((node, segment))
+        one, size = self.nodes[node], self.week.size
+        one.pulls.free = max(one.pulls.free, self.engine.now) + size / one.pulls.rate
+        starts = (one.start, self.nodes[source].start)
+        self.engine.at(one.pulls.free, self._pulled, (node, segment, source, starts))
 
-    def _pulled(self, what: tuple[int, int, int]) -> None:
-        home, segment, start = what
-        self.pulling.discard((home, segment))
-        node = self.nodes[home]
-        if node.start != start or not any(self.nodes[n].alive for n in self.holders[segment]):
-            return
-        self.copied += self.week.size
-        self._keep(home, segment)
-        self._give_up_surplus(segment)
-        self._note(segment)
-
-    def _give_up_surplus(self, segment: int) -> None:
-        """When all homes have it, others may drop theirs: the ordered rule, with all reachable."""
-        now = self.homes(segment)
-        if all(home in self.holders[segment] for home in now):
-            for node in [n for n in self.holders[segment] if n not in now and self.nodes[n].alive]:
-                self._drop(node, segment)
+    def _pulled(self, what: tuple[int, int, int, tuple[int, int]]) -> None:
+        node, segment, source, starts = what
+        self.pulling.discard((node, segment))
+        if starts == (self.nodes[node].start, self.nodes[source].start) and segment in self.nodes[source].holds:
+            self.copied += self.week.size
+            self._keep(node, segment)
+            self._note(segment)
+        self.plan([segment])
 
     def _keep(self, node: int, segment: int) -> None:
         self.nodes[node].holds.add(segment)
+        self.nodes[node].bits[segment >> 3] |= 1 << (segment & 7)
         self.holders[segment].add(node)
 
     def _drop(self, node: int, segment: int) -> None:
         self.nodes[node].holds.discard(segment)
+        self.nodes[node].bits[segment >> 3] &= ~(1 << (segment & 7))
         self.holders[segment].discard(node)
 
     def _note(self, segment: int) -> None:
-        """Count how long segments have fewer copies on living nodes than they should."""
+        """Count how long segments have fewer copies on running nodes than they should."""
         now, here = self.engine.now, sum(self.nodes[n].alive for n in self.holders[segment])
         if here < self.copies and segment not in self.lost:
             self._short.setdefault(segment, now)
@@ -177,20 +187,15 @@ class Cluster:
         node, start = what
         if self.nodes[node].start == start and not self.nodes[node].alive:
             self.seen.discard(node)
-            self.engine.after(self.week.grace, self._repair_without, what)
-
-    def _repair_without(self, what: tuple[int, int]) -> None:
-        node, start = what
-        if self.nodes[node].start == start and not self.nodes[node].alive:
-            self.plan(node)
+            self.follow()
 
     def _up(self, node: int) -> None:
         self.nodes[node].alive = True
-        self.seen.add(node)
         for segment in list(self.nodes[node].holds):
             self._note(segment)
-            self._give_up_surplus(segment)
-        self.plan(node)
+        if node not in self.seen:
+            self.seen.add(node)
+            self.follow()
 
     def run(self) -> None:
         for node in range(len(self.nodes)):
@@ -202,7 +207,8 @@ class Cluster:
 
 
 def table(week: Week) -> Table:
-    rows = tuple(_row(week, copies) for copies in week.copies)
+    placed = peers(in_racks(week.nodes, week.rack_size), week.seed)
+    planned = rows(placed, keys(week.segments, week.seed), max(week.copies) + SPARE_HOMES)
     return Table(
         f"{week.nodes} nodes for {week.days:g} days",
         (
@@ -215,7 +221,7 @@ def table(week: Week) -> Table:
             "repair MB/s",
             "short of copies",
         ),
-        rows,
+        tuple(_row(week, copies, planned) for copies in week.copies),
         (
             "repair/set: bytes copied over bytes of the set (one copy), MB/s in all; short of copies: mean share of "
             "segments that had fewer copies on running nodes than they should",
@@ -224,8 +230,8 @@ def table(week: Week) -> Table:
     )
 
 
-def _row(week: Week, copies: int) -> tuple[Cell, ...]:
-    cluster = Cluster(week, copies)
+def _row(week: Week, copies: int, planned: list[Row]) -> tuple[Cell, ...]:
+    cluster = Cluster(week, copies, planned)
     cluster.run()
     whole, seconds = week.segments * week.size, week.days * DAY
     short = cluster.short_seconds / (seconds * week.segments)
