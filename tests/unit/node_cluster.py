@@ -31,7 +31,7 @@ async def running(data_dir: Path, *others: Node, discovery: str = "none") -> Asy
                 node = Node(NodeParts(settings, store, control, group, asyncio.Event()), listener.getsockname()[1])
                 server = make_server(NodeService(node))
                 await server.serve(listener)
-                for work in (node.agent.run, node.gossip.run):
+                for work in (node.agent.run, node.gossip.run, node.fills.run):
                     group.create_task(work())
                 try:
                     await meet(node, *others)
