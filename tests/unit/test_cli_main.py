@@ -33,7 +33,7 @@ COMMANDS = [
         "status",
         "tag",
     ),
-    *("umount", "unpin", "untag", "up"),
+    *("umount", "unpin", "untag", "up", "warm"),
 ]
 
 

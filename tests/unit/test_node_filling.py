@@ -19,7 +19,7 @@ from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.placement import homes
 from hoard_p2p.transfer.service import Fed, FeedEnd
-from tests.unit.node_cluster import run, running
+from tests.unit.node_cluster import run, running, until
 
 MIB = 1 << 20
 RNG = random.Random(23)
@@ -100,9 +100,7 @@ def test_a_node_that_is_home_of_what_it_filled_holds_it(tmp_path: Path) -> None:
                 for number in range(catalog.segments)
                 if (key := catalog.placement_key(number)) and late.me in homes(view, key, 1)
             }
-            async with asyncio.timeout(10):
-                while late.store.holds(snapshot) != mine:
-                    await asyncio.sleep(0.05)
+            await until(lambda: late.store.holds(snapshot) == mine)
 
     run(main)
 
