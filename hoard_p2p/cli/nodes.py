@@ -60,7 +60,7 @@ _CLEAR = "\x1b[H\x1b[J"
     help="Copies of a segment go to different racks where there are several.",
 )
 @click.option(
-    "--rack-command", type=TEXT, default="", metavar="COMMAND", help="Prints the rack, where --rack is not given."
+    "--rack-command", type=TEXT, default=None, metavar="COMMAND", help="Prints the rack, where --rack is not given."
 )
 @click.option(
     "--capacity",
@@ -110,12 +110,12 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option(
     "--peer-limit",
     type=parse_size,
-    default=0,
+    default="0",
     metavar="RATE",
     help="Bytes a second that this node sends to others at most, for instance 500MiB [default: no limit].",
 )
 @click.option(
-    "--cluster-key-file", type=TEXT, default="", metavar="FILE", help="Only nodes with this key meet (hoard key new)."
+    "--cluster-key-file", type=TEXT, default=None, metavar="FILE", help="Only nodes with this key meet (hoard key new)."
 )
 @click.option("--encrypt", is_flag=True, help="Encrypt what nodes say to each other; needs a key.")
 @click.option("--detach", is_flag=True, help="Return once the node answers, and leave it running.")
@@ -126,7 +126,7 @@ def up(
     cluster: str | None,
     name: str | None,
     rack: str,
-    rack_command: str,
+    rack_command: str | None,
     capacity: int | None,
     floor: str | None,
     discovery: tuple[str, ...],
@@ -134,7 +134,7 @@ def up(
     allow_origin: tuple[str, ...],
     origin_streams: int,
     peer_limit: int,
-    cluster_key_file: str,
+    cluster_key_file: str | None,
     encrypt: bool,
     detach: bool,
 ) -> int:
@@ -162,7 +162,7 @@ def up(
         discovery=discovery,
         scrub_days=scrub_days,
         floor=floor or "",
-        rack_command=rack_command,
+        rack_command=rack_command or "",
         allow_origin=allow_origin,
         origin_streams=origin_streams,
         peer_limit=peer_limit,
