@@ -22,6 +22,7 @@ COMMANDS = [
         "evict",
         "export",
         "gc",
+        "key",
         "ls",
         "mount",
         "peers",
