@@ -93,7 +93,7 @@ class Node:
         self.held = Held(self.store.node_id, self.reader)
         self.leases = Leases()
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
-        self.gossip = Gossip(self.names, self.control, self.executor)
+        self.gossip = Gossip(self.names, self.control, self.executor, self.store.node_id, self.others)
         self.agent = self._make_agent(port)
         self.favour = Favour()
         self.fetcher = self._make_fetcher()
@@ -202,6 +202,10 @@ class Node:
                 return
             await asyncio.sleep(quiet - now)
 
+    def others(self) -> tuple[Peer, ...]:
+        """The other nodes of the view."""
+        return self.agent.view().others
+
     def hello(self) -> Hello:
         snapshots, refs = self.names.digests()
         return Hello(self.me, self.settings.cluster, self.agent.view().others, snapshots, refs, self.boot)
@@ -211,10 +215,10 @@ class Node:
 
     async def ask_names(self) -> None:
         """Learn what peers know of snapshots and refs, now."""
-        await self.gossip.ask_all(self.agent)
+        await self.gossip.ask_some()
 
     async def announce(self, announcement: Announcement) -> None:
-        await self.gossip.announce(self.agent, announcement)
+        await self.gossip.announce(announcement)
 
     async def say_goodbye(self) -> None:
         await self.gossip.say_goodbye(self.agent, self.me)

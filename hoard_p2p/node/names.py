@@ -16,6 +16,7 @@ from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import BadRequest, Corrupt, Refused, SnapshotUnknown
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.node.merging import Refs, Snapshots, is_living, newer_ref, newer_snapshot, tombstone
+from hoard_p2p.node.names_buckets import Buckets
 from hoard_p2p.node.names_wire import (
     Record,
     label,
@@ -316,6 +317,18 @@ class Names:
         record = self._snapshots.records.get(snapshot)
         told = [] if record is None else Snapshots({snapshot: record}).told
         return self._told(told[0]) if told else None
+
+    def snapshot_parts(self) -> Buckets[SnapshotRecord]:
+        """Blocking. What peers are told of snapshots, in parts."""
+        return self._snapshots.buckets
+
+    def ref_parts(self) -> Buckets[RefRecord]:
+        """Blocking. What peers are told of refs, in parts."""
+        return self._refs.buckets
+
+    def told(self, record: SnapshotRecord | RefRecord) -> Record | None:
+        """Blocking. One of the parts as peers are told it; None if it went meanwhile."""
+        return ref_json(record) if isinstance(record, RefRecord) else self._told(record)
 
     def _told(self, record: SnapshotRecord) -> Record | None:
         root = b"" if record.removed else self._store.root(record.id)
