@@ -21,7 +21,7 @@ MODULES = {
     "demo": "demo",
     "diff": "diff",
     "doctor": "doctor",
-    "down": "nodes",
+    "down": "stopping",
     "evict": "retention",
     "export": "export",
     "gc": "retention",
@@ -31,6 +31,7 @@ MODULES = {
     "pin": "retention",
     "publish": "publishing",
     "refs": "naming",
+    "replicas": "retention",
     "rm": "retention",
     "scrub": "scrubbing",
     "status": "nodes",
@@ -39,6 +40,8 @@ MODULES = {
     "unpin": "retention",
     "untag": "naming",
     "up": "nodes",
+    "warm": "warming",
+    "where": "where",
 }
 """Each command, and the module of this package that has a function of its name."""
 

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from hoard_p2p.cluster.agent import ClusterAgent, Greeting
 from hoard_p2p.errors import HoardError, Unavailable
@@ -41,6 +41,8 @@ AGAIN_SECONDS = 60.0
 not be by now."""
 
 MOST_IN_VAIN = 8192
+
+T = TypeVar("T")
 
 _Told: TypeAlias = "tuple[bytes, bytes] | Differences"
 _Seen: TypeAlias = tuple[_Told, tuple[bytes, bytes]]
@@ -137,6 +139,24 @@ class Gossip:
             async with asyncio.timeout(ASK_SECONDS), asyncio.TaskGroup() as group:
                 for peer in self._drawn(ASKED):
                     group.create_task(self._learn(peer, again=False))
+
+    async def first_answer(self, ask: Callable[[Peer], Awaitable[T | None]], most: int) -> T | None:
+        """Ask at most so many random peers, a few at a time, until one has an answer; None if none has."""
+        drawn = self._drawn(most)
+        for start in range(0, len(drawn), ASKED):
+            answers: list[T] = []
+
+            async def one(peer: Peer, answers: list[T] = answers) -> None:
+                answer = await ask(peer)
+                if answer is not None:
+                    answers.append(answer)
+
+            async with asyncio.TaskGroup() as group:
+                for peer in drawn[start : start + ASKED]:
+                    group.create_task(one(peer))
+            if answers:
+                return answers[0]
+        return None
 
     async def _learn(self, peer: Peer, *, again: bool) -> None:
         """Take over what the peer knows. Whatever it tells, it ends in a log line at worst."""

@@ -24,6 +24,10 @@ class Garbled(HoardError):
     """What arrived is no answer of the protocol."""
 
 
+class Busy(Garbled):
+    """The peer has too much to do, and did nothing of what was asked for."""
+
+
 class StaleConnection(HoardError):
     """A reused connection turned out to be closed by the peer before anything was received on it."""
 
@@ -46,6 +50,8 @@ class Connection:
         self._arrived = 0
         self._is_kept_alive = True
         self.idle_since = 0.0
+        self.answered = 0
+        """Answers that began since it was taken into use."""
 
     @property
     def is_reusable(self) -> bool:
@@ -55,6 +61,7 @@ class Connection:
     def reuse(self, timeout: float) -> None:
         """Begin another exchange on it."""
         self._is_reused = True
+        self.answered = 0
         self._timeout = timeout
         self._waited, self._arrived = 0.0, 0
 
@@ -125,9 +132,12 @@ class Connection:
         except ConnectionError as error:
             raise self._stale_or(error) from error
         self._is_reused = False
+        self.answered += 1
         status = _STATUS.match(head)
         if status is None:
             raise Garbled(f"an answer that begins with {head[:40]!r}")
+        if status[1] == b"503":
+            raise Busy("it is busy")
         if status[1] != b"200":
             raise Garbled(f"status {status[1].decode()}")
         if not _BYTES.search(head):

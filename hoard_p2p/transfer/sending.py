@@ -15,11 +15,13 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 
 from aiohttp import web
 
 from hoard_p2p.errors import Corrupt
+from hoard_p2p.transfer.pace import LONGEST_TURN, Pace
 from hoard_p2p.transfer.service import Located, SendExtent
 from hoard_p2p.transfer.wire import FRAME_MISSING
 
@@ -29,8 +31,6 @@ SMALL = 64 << 10
 """Frames below it are read and sent together: a system call or two each is dearer than the copy."""
 BATCH = 1 << 20
 """Small frames are gathered up to about this many bytes."""
-TURN = 16 << 20
-"""Bytes that one response sends before others get the thread."""
 LINGER_MS = 5
 """How long a thread waits for a full socket before it goes back to the pool."""
 LEAST_PROGRESS = 64 << 10
@@ -64,15 +64,15 @@ class Sending:
         self.sent = 0
         self.size = size
 
-    def advance(self, to: socket.socket, most: int = TURN) -> Turn:
-        """Send until the socket is full, about `most` bytes went out, or everything is sent. Raises OSError, and
-        Corrupt if a slab ends before its extent."""
+    def advance(self, to: socket.socket, most: int = LONGEST_TURN) -> Turn:
+        """Send until the socket is full, `most` bytes went out, or everything is sent. Raises OSError, and Corrupt if a
+        slab ends before its extent."""
         limit = self.sent + most
         while self.sent < limit:
             if not self._pending and not self._file.length and not self._gather():
                 return Turn.DONE
             try:
-                self._send_some(to)
+                self._send_some(to, limit - self.sent)
             except BlockingIOError:
                 if not _is_writable(to, LINGER_MS):
                     return Turn.BLOCKED
@@ -82,14 +82,14 @@ class Sending:
         """How many extents were given to the socket to their last byte."""
         return bisect_right(self._ends, self.sent)
 
-    def _send_some(self, to: socket.socket) -> None:
+    def _send_some(self, to: socket.socket, most: int) -> None:
         if self._pending:
             more = socket.MSG_MORE if self._file.length else 0
-            count = to.send(self._pending, more)
+            count = to.send(self._pending[:most], more)
             self._pending = self._pending[count:]
         else:
             fd, offset, length = self._file
-            count = os.sendfile(to.fileno(), fd, offset, length)
+            count = os.sendfile(to.fileno(), fd, offset, min(length, most))
             if not count:
                 raise Corrupt(f"a slab ends at {offset}, {length} bytes before the end of a chunk in it")
             self._file = SendExtent(fd, offset + count, length - count)
@@ -138,13 +138,21 @@ def _is_writable(to: socket.socket, milliseconds: int) -> bool:
     return bool(poll.poll(milliseconds))
 
 
-class Body:
-    """The body of one response, written straight to its socket."""
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all answers of a server are sent with: threads, a pace, and how long a receiver may take nothing."""
 
-    def __init__(self, to: socket.socket, executor: Executor, stall_time: float) -> None:
+    executor: Executor
+    pace: Pace
+    stall_time: float
+
+
+class Body:
+    """The body of one response, written straight to its socket, as fast as the pace allows."""
+
+    def __init__(self, to: socket.socket, means: "Means") -> None:
         self._to = to
-        self._executor = executor
-        self._stall_time = stall_time
+        self._means = means
         self.sent = 0
 
     async def write(self, sending: Sending) -> None:
@@ -156,28 +164,35 @@ class Body:
             self.sent = before + sending.sent
 
     async def _write(self, sending: Sending) -> None:
-        loop = asyncio.get_running_loop()
+        loop, stall_time = asyncio.get_running_loop(), self._means.stall_time
         window, sent = loop.time(), 0
-        while True:
-            turn = await _in_thread(self._executor, sending, self._to)
-            if turn is Turn.DONE:
-                return
+        while (turn := await self._turn(sending)) is not Turn.DONE:
             if turn is Turn.BLOCKED:
-                async with asyncio.timeout(self._stall_time):
+                async with asyncio.timeout(stall_time):
                     await _writable(self._to)
-            if loop.time() - window >= self._stall_time:
+            if loop.time() - window >= stall_time:
                 if sending.sent - sent < LEAST_PROGRESS:
-                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {self._stall_time} s")
+                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {stall_time} s")
                 window, sent = loop.time(), sending.sent
+
+    async def _turn(self, sending: Sending) -> Turn:
+        """Send what the pace allows, as soon as it does."""
+        now, before, pace = asyncio.get_running_loop().time(), sending.sent, self._means.pace
+        start = pace.reserve(now)
+        try:
+            if start > now:
+                await asyncio.sleep(start - now)
+            return await _in_thread(self._means.executor, sending, self._to, pace.turn)
+        finally:
+            pace.used(sending.sent - before)
 
 
 async def answer(
     request: web.Request,
     write: Callable[[Body], Awaitable[None]],
-    executor: Executor,
+    means: Means,
     *,
     length: int | None,
-    stall_time: float,
 ) -> web.StreamResponse:
     """Answer `request` with `length` bytes that `write` writes; None: in chunked transfer coding, all of which is the
     work of `write` but for the last, empty chunk. A body that cannot be completed ends with the connection, so that the
@@ -192,10 +207,10 @@ async def answer(
     if transport is None:
         return response
     with transport.get_extra_info("socket").dup() as to:
-        body = Body(to, executor, stall_time)
+        body = Body(to, means)
         try:
             await response.write(b"")  # aiohttp keeps the headers back until the first write
-            async with asyncio.timeout(stall_time):
+            async with asyncio.timeout(means.stall_time):
                 await _emptied(transport, to)
             await write(body)
         except Corrupt as error:
@@ -223,10 +238,10 @@ async def _emptied(transport: asyncio.Transport, to: socket.socket) -> None:
         await _writable(to)  # the transport writes in the same turn of the loop
 
 
-async def _in_thread(executor: Executor, sending: Sending, to: socket.socket) -> Turn:
+async def _in_thread(executor: Executor, sending: Sending, to: socket.socket, most: int) -> Turn:
     """One turn in a thread. When cancelled it still waits for the thread, which uses the descriptors until then; that
     is short, for nothing in a turn waits for the receiver."""
-    turn = asyncio.get_running_loop().run_in_executor(executor, sending.advance, to)
+    turn = asyncio.get_running_loop().run_in_executor(executor, sending.advance, to, most)
     try:
         return await asyncio.shield(turn)
     except asyncio.CancelledError:

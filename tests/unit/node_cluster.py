@@ -1,7 +1,7 @@
 """Real nodes in one process, that talk over real sockets on loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,9 +20,23 @@ class _End(Exception):
 
 
 @asynccontextmanager
-async def running(data_dir: Path, *others: Node, discovery: str = "none") -> AsyncIterator[Node]:
-    """A node that serves, and has met `others`."""
-    settings = NodeSettings(data_dir, "127.0.0.1", 0, "test", data_dir.name, "", 1 << 30, (discovery,))
+async def running(
+    data_dir: Path, *others: Node, discovery: str = "none", allow: Sequence[Path] = (), grace: float = 60.0
+) -> AsyncIterator[Node]:
+    """A node that serves, and has met `others`. `allow`: directories that it may read as origins."""
+    settings = NodeSettings(
+        data_dir,
+        "127.0.0.1",
+        0,
+        "test",
+        data_dir.name,
+        "",
+        1 << 30,
+        (discovery,),
+        allow_origin=tuple(map(str, allow)),
+        repair_grace=grace,
+        repair_limit=0,
+    )
     with Store.open(data_dir) as store:
         store.set_capacity(1 << 30)
         listener = bind("127.0.0.1", 0)
@@ -31,7 +45,7 @@ async def running(data_dir: Path, *others: Node, discovery: str = "none") -> Asy
                 node = Node(NodeParts(settings, store, control, group, asyncio.Event()), listener.getsockname()[1])
                 server = make_server(NodeService(node))
                 await server.serve(listener)
-                for work in (node.agent.run, node.gossip.run):
+                for work in (node.agent.run, node.gossip.run, node.naming.run, node.known_origins.run):
                     group.create_task(work())
                 try:
                     await meet(node, *others)
