@@ -25,6 +25,7 @@ MODULES = {
     "evict": "retention",
     "export": "export",
     "gc": "retention",
+    "key": "keys",
     "ls": "reading",
     "mount": "mounting",
     "peers": "nodes",

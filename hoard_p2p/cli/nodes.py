@@ -1,6 +1,7 @@
 """The node of this machine: `up`, `status`, `peers`."""
 
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -30,8 +31,8 @@ from hoard_p2p.peer import is_loopback
 from hoard_p2p.printing import printable, size_text
 
 OPEN_MODE = (
-    "warning: open mode, there is no key: whoever can reach this node's port can read what is published; "
-    "only private addresses are served"
+    "warning: open mode, there is no key: whoever can reach this node's port can read what is published, and take "
+    "part; only private addresses are served (a key: hoard key new FILE, --cluster-key-file FILE)"
 )
 WATCH_EVERY = 1.0
 UNEVEN = 1.25
@@ -184,10 +185,10 @@ def up(
         peer_limit=peer_limit or 0,
         repair_grace=repair_grace,
         repair_limit=repair_limit,
-        cluster_key_file=cluster_key_file or "",
+        cluster_key_file=os.path.abspath(cluster_key_file) if cluster_key_file else "",
         encrypt=encrypt,
     )
-    if not is_loopback(host):
+    if not is_loopback(host) and not cluster_key_file:
         complain(OPEN_MODE)
     if detach:
         print(f"the node is up, pid {start_detached(settings)}")

@@ -85,6 +85,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.stop = parts.stop
         self.boot = parts.boot
+        self.security = parts.security
         self.counters = Counters()
         self.mounts = MountKeep(parts.settings.data_dir / "log")
         self.failed = ""
@@ -96,7 +97,7 @@ class Node:
         self.fillers: Executor = ThreadPoolExecutor(FILL_THREADS, "fill")
         self.writer = self.store.writer()
         self.reader = self.store.reader()
-        self.bulk = BulkClient()
+        self.bulk = BulkClient(security=parts.security)
         self._furnish(port)
 
     def _furnish(self, port: int) -> None:
@@ -157,7 +158,7 @@ class Node:
             weight=weight_of(self.store.capacity() or 1 << 30),
         )
         self.me = peer
-        advert = Advert(me, settings.cluster, settings.rack, settings.host, port)
+        advert = Advert(me, settings.cluster, settings.rack, settings.host, port, self.security.fingerprints)
         draw = random.Random(os.urandom(8))
         return ClusterAgent(
             Membership(peer, sample=draw.sample, boot=self.boot),

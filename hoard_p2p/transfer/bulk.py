@@ -16,6 +16,8 @@ from hoard_p2p.ids import ChunkId, chunk_id, short
 from hoard_p2p.interfaces import SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
 from hoard_p2p.transfer.connection import Busy, Connection, Garbled, StaleConnection
+from hoard_p2p.transfer.keys import OPEN, Security
+from hoard_p2p.transfer.sessions import frames_mark
 from hoard_p2p.transfer.streams import encode_ask, receive_stream
 from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_ASKED, MAX_CHUNK
 
@@ -38,7 +40,8 @@ class BulkClient:
     """An `interfaces.PeerChunks` and `PeerSegments` over HTTP with a pool of kept-alive sockets for each peer.
     Thread-safe."""
 
-    def __init__(self, *, idle_per_peer: int = 8, connect_timeout: float = 3.0) -> None:
+    def __init__(self, *, idle_per_peer: int = 8, connect_timeout: float = 3.0, security: Security = OPEN) -> None:
+        self._security = security
         self._idle_per_peer = idle_per_peer
         self._connect_timeout = connect_timeout
         self._lock = threading.Lock()
@@ -149,8 +152,9 @@ class BulkClient:
 
     def _open(self, peer: Peer, timeout: float) -> Connection:
         try:
-            connection = Connection(peer.host, peer.port, min(self._connect_timeout, timeout), timeout)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+            soon = min(self._connect_timeout, timeout)
+            connection = Connection(peer.host, peer.port, soon, timeout, security=self._security, expected=peer.node_id)
+        except (OSError, UnicodeError, Garbled) as error:  # UnicodeError: a host name that cannot be one
             raise PeerUnavailable(f"{peer.url} cannot be reached: {error}") from error
         with self._lock:
             if not self._closed:
@@ -224,6 +228,8 @@ def _receive(
         deliver(index, data)
     if left:
         raise Garbled(f"{left} bytes follow the last chunk")
+    absent = set(missing)
+    connection.check_body(frames_mark(FRAME_MISSING if index in absent else wanted[index][1] for index in batch))
 
 
 def _read_frame(connection: Connection, expected: ChunkId, length: int, left: int) -> memoryview | None:

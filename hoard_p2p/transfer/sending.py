@@ -17,20 +17,29 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import TypeVar
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from hoard_p2p.errors import Corrupt
 from hoard_p2p.transfer.pace import LONGEST_TURN, Pace
 from hoard_p2p.transfer.service import Located, SendExtent
+from hoard_p2p.transfer.sessions import frames_mark
+from hoard_p2p.transfer.sessions_server import Marked
 from hoard_p2p.transfer.wire import FRAME_MISSING
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SMALL = 64 << 10
 """Frames below it are read and sent together: a system call or two each is dearer than the copy."""
 BATCH = 1 << 20
 """Small frames are gathered up to about this many bytes."""
+PIECE = 256 << 10
+"""Bytes that an encrypted connection is given at a time."""
 LINGER_MS = 5
 """How long a thread waits for a full socket before it goes back to the pool."""
 LEAST_PROGRESS = 64 << 10
@@ -82,6 +91,20 @@ class Sending:
         """How many extents were given to the socket to their last byte."""
         return bisect_right(self._ends, self.sent)
 
+    def take(self) -> bytes:
+        """The next bytes, for a connection that is encrypted: they have to pass through this process. Empty at the end.
+        Raises Corrupt."""
+        if not self._pending and not self._file.length and not self._gather():
+            return b""
+        if self._pending:
+            data, self._pending = bytes(self._pending), memoryview(b"")
+        else:
+            fd, offset, length = self._file
+            data = _read(SendExtent(fd, offset, min(length, PIECE)))
+            self._file = SendExtent(fd, offset + len(data), length - len(data))
+        self.sent += len(data)
+        return data
+
     def _send_some(self, to: socket.socket, most: int) -> None:
         if self._pending:
             more = socket.MSG_MORE if self._file.length else 0
@@ -125,6 +148,11 @@ def chunk_frames(located: Located) -> Sending:
     return Sending(located, head, 4 * len(located) + sum(extent.length for extent in located if extent is not None))
 
 
+def chunk_mark(located: Located) -> str:
+    """The mark of such an answer, for the proof of its head (`transfer.sessions`)."""
+    return frames_mark(FRAME_MISSING if extent is None else extent.length for extent in located)
+
+
 def _read(extent: SendExtent) -> bytes:
     data = os.pread(extent.fd, extent.length, extent.offset)
     if len(data) != extent.length:
@@ -166,7 +194,9 @@ class Body:
     async def _write(self, sending: Sending) -> None:
         loop, stall_time = asyncio.get_running_loop(), self._means.stall_time
         window, sent = loop.time(), 0
-        while (turn := await self._turn(sending)) is not Turn.DONE:
+        while (
+            turn := await self._turn(sending, partial(sending.advance, self._to, self._means.pace.turn))
+        ) is not Turn.DONE:
             if turn is Turn.BLOCKED:
                 async with asyncio.timeout(stall_time):
                     await _writable(self._to)
@@ -175,16 +205,33 @@ class Body:
                     raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {stall_time} s")
                 window, sent = loop.time(), sending.sent
 
-    async def _turn(self, sending: Sending) -> Turn:
-        """Send what the pace allows, as soon as it does."""
+    async def _turn(self, sending: Sending, work: Callable[[], T]) -> T:
+        """Do `work`, which sends what the pace allows, as soon as it does."""
         now, before, pace = asyncio.get_running_loop().time(), sending.sent, self._means.pace
         start = pace.reserve(now)
         try:
             if start > now:
                 await asyncio.sleep(start - now)
-            return await _in_thread(self._means.executor, sending, self._to, pace.turn)
+            return await _in_thread(self._means.executor, work)
         finally:
             pace.used(sending.sent - before)
+
+
+class EncryptedBody(Body):
+    """The same where the bytes have to be encrypted in between, by the event loop: `sendfile` is lost."""
+
+    def __init__(self, writer: AbstractStreamWriter, transport: asyncio.Transport, means: Means) -> None:
+        super().__init__(transport.get_extra_info("socket"), means)
+        self._writer = writer
+        self._transport = transport
+
+    async def _write(self, sending: Sending) -> None:
+        while data := await self._turn(sending, sending.take):
+            if self._transport.is_closing():
+                raise ConnectionResetError("the receiver hung up")
+            self._transport.write(data)
+            async with asyncio.timeout(self._means.stall_time):
+                await self._writer.drain()
 
 
 async def answer(
@@ -193,42 +240,45 @@ async def answer(
     means: Means,
     *,
     length: int | None,
+    mark: Callable[[], str] | None = None,
 ) -> web.StreamResponse:
     """Answer `request` with `length` bytes that `write` writes; None: in chunked transfer coding, all of which is the
     work of `write` but for the last, empty chunk. A body that cannot be completed ends with the connection, so that the
-    receiver sees that it is short."""
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    receiver sees that it is short. `mark` tells the mark of the body, None: its parts prove themselves."""
+    response = Marked(mark, "application/octet-stream")
     if length is None:
         response.enable_chunked_encoding()
     else:
         response.content_length = length
-    await response.prepare(request)
+    writer = await response.prepare(request)
     transport = request.transport
-    if transport is None:
+    if transport is None or writer is None or transport.is_closing():
         return response
     with transport.get_extra_info("socket").dup() as to:
-        body = Body(to, means)
+        is_plain = transport.get_extra_info("sslcontext") is None
+        body = Body(to, means) if is_plain else EncryptedBody(writer, transport, means)
         try:
             await response.write(b"")  # aiohttp keeps the headers back until the first write
-            async with asyncio.timeout(means.stall_time):
-                await _emptied(transport, to)
+            if is_plain:
+                async with asyncio.timeout(means.stall_time):
+                    await _emptied(transport, to)
             await write(body)
         except Corrupt as error:
             log.error("chunks for %s: %s", request.remote, error)
-            _break(transport)
+            _break(transport, to)
         except OSError as error:  # TimeoutError is one
             log.info("chunks for %s: stopped after %d bytes: %r", request.remote, body.sent, error)
-            _break(transport)
+            _break(transport, to)
         except BaseException:  # cancelled, or a bug: whatever it is, no other answer may follow on this connection
-            _break(transport)
+            _break(transport, to)
             raise
     return response
 
 
-def _break(transport: asyncio.Transport) -> None:
+def _break(transport: asyncio.Transport, to: socket.socket) -> None:
     """End the connection with a reset, so that the kernel drops at once what a stalled receiver left in its buffers."""
     with suppress(OSError):  # it is gone already
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        to.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
@@ -238,10 +288,10 @@ async def _emptied(transport: asyncio.Transport, to: socket.socket) -> None:
         await _writable(to)  # the transport writes in the same turn of the loop
 
 
-async def _in_thread(executor: Executor, sending: Sending, to: socket.socket, most: int) -> Turn:
+async def _in_thread(executor: Executor, work: Callable[[], T]) -> T:
     """One turn in a thread. When cancelled it still waits for the thread, which uses the descriptors until then; that
     is short, for nothing in a turn waits for the receiver."""
-    turn = asyncio.get_running_loop().run_in_executor(executor, sending.advance, to, most)
+    turn = asyncio.get_running_loop().run_in_executor(executor, work)
     try:
         return await asyncio.shield(turn)
     except asyncio.CancelledError:
