@@ -125,6 +125,7 @@ class Node:
             executor=self.executor,
             open_snapshot=self.open,
             full=lambda: self.writer.full,
+            near=self.fills.near,
         )
         self.completer = Completer(
             store=self.store,
