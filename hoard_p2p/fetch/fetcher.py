@@ -317,6 +317,7 @@ class Fetcher:
             if not flight.due():
                 return
             task = self._group.create_task(self._drained(flight, source))
+            task.add_done_callback(lambda _: flight.stir())
             if source.mode is not None:
                 await task
             elif not await self._keeps_pace(flight, task, source.peer.node_id):

@@ -218,6 +218,10 @@ class Flight:
         more = len(self._tried) - len(named)
         return "asked: " + ", ".join(named) + (f", and {more} more" if more else "")
 
+    def stir(self) -> None:
+        """Whoever waits in `stirred` looks again."""
+        self._stir.set()
+
     async def stirred(self, seconds: float) -> None:
         """Until something landed, a lane ended its question, or somebody came; at most `seconds`."""
         self._stir.clear()
