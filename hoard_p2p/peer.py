@@ -2,6 +2,7 @@
 
 import ipaddress
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import NewType
 
@@ -67,9 +68,14 @@ class Peer:
     wire_version: int = WIRE_VERSION
 
     @property
-    def url(self) -> str:
+    def place(self) -> str:
+        """Host and port as in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.place}"
 
 
 OriginId = NewType("OriginId", bytes)
@@ -94,6 +100,41 @@ class Standing:
     version: int
     wants: frozenset[SnapshotId] = frozenset()
     reads: frozenset[OriginId] = frozenset()
+
+
+class Said(Enum):
+    """What nodes tell each other of a third."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Rumour:
+    """What is told of a node. Never believed as such: it makes who hears it ask the node itself.
+
+    `refutation` counts how often the node had to say, in this incarnation, that it is alive or has changed. Of two
+    rumours of one node the larger (incarnation, refutation) counts; of equal ones the worse. `accusers` are nodes that
+    got no answer from it.
+    """
+
+    peer: Peer
+    said: Said
+    refutation: int = 0
+    accusers: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What travels with every probe and its answer. `refutation` is the sender's own; `digest` stands for the members
+    and standings that it knows: equal ones need not be compared."""
+
+    refutation: int = 0
+    digest: bytes = b""
+    rumours: tuple[Rumour, ...] = ()
+    standings: tuple[Standing, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,9 @@ class Questions:
             flight.tell(me, str(error))
             return Answer(given, useless=str(error))
         if absent:
-            flight.tell(me, f"its origin no longer has {len(absent)} of the chunks")
+            flight.tell(
+                me, self._origins.why(flight.segment) or f"its origin no longer has {len(absent)} of the chunks"
+            )
         return Answer(given, absent)
 
     def _deliver(
@@ -173,6 +175,7 @@ class Questions:
 
     def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
         self.received += len(data)
+        self._origins.received(segment.snapshot, len(data))
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")
         except (StoreFailed, Corrupt) as error:  # I5: the reader gets its bytes all the same

@@ -5,7 +5,6 @@ together. Its doors are `node.service` (peers) and `node.operations` (this machi
 import asyncio
 import logging
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -14,12 +13,10 @@ from typing import Self, TypeVar
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import MAX_CATALOG
-from hoard_p2p.cluster.agent import ClusterAgent, Greeting
-from hoard_p2p.cluster.discovery import Advert
-from hoard_p2p.cluster.membership import IdConflict, Membership
+from hoard_p2p.cluster.agent import ClusterAgent
+from hoard_p2p.cluster.membership import IdConflict
 from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown, Unavailable
-from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour
 from hoard_p2p.ids import SnapshotId, short
@@ -35,14 +32,17 @@ from hoard_p2p.node.filling import Fills
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.leases import Leases
+from hoard_p2p.node.meeting import Told, WireQuestions, make_agent, own_record
 from hoard_p2p.node.mountkeep import MountKeep
 from hoard_p2p.node.names import DEFAULT_KEEP, Names
+from hoard_p2p.node.originreads import OriginReads
+from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
-from hoard_p2p.node.registries import make_discoveries
+from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
-from hoard_p2p.placement import homes, weight_of
+from hoard_p2p.placement import homes
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.bulk import BulkClient
 from hoard_p2p.transfer.wire import Announcement, Hello
@@ -81,6 +81,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.stop = parts.stop
         self.boot = parts.boot
+        self.security = parts.security
         self.counters = Counters()
         self.mounts = MountKeep(parts.settings.data_dir / "log")
         self.failed = ""
@@ -92,7 +93,7 @@ class Node:
         self.fillers: Executor = ThreadPoolExecutor(FILL_THREADS, "fill")
         self.writer = self.store.writer()
         self.reader = self.store.reader()
-        self.bulk = BulkClient()
+        self.bulk = BulkClient(security=parts.security)
         self._furnish(port)
 
     def _furnish(self, port: int) -> None:
@@ -104,8 +105,11 @@ class Node:
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
         self.gossip = Gossip(self.names, self.control, self.executor)
         self.agent = self._make_agent(port)
+        self.known_origins = Origins(
+            self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
+        )
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=self.settings.origin_streams)
         self.favour = Favour()
-        self.origins: OriginLane = NoOrigin()
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)
         self.catalogs = Catalogs(
@@ -136,32 +140,14 @@ class Node:
         )
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
+        self.repairing = Repairing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
-        settings, me = self.settings, self.store.node_id
-        peer = Peer(
-            node_id=me,
-            incarnation=self.store.start_number,
-            name=settings.name,
-            rack=settings.rack,
-            host=settings.host,
-            port=port,
-            weight=weight_of(self.store.capacity() or 1 << 30),
-        )
-        self.me = peer
-        advert = Advert(me, settings.cluster, settings.rack, settings.host, port)
-        draw = random.Random(os.urandom(8))
-        return ClusterAgent(
-            Membership(peer, sample=draw.sample, boot=self.boot),
-            make_discoveries(settings.discovery, advert, lambda: self.agent, draw),
-            self._say_hello,
-            cluster=settings.cluster,
-            clock=time.monotonic,
-            random=draw,
-            on_greeting=self.gossip.greeted,
-            on_conflict=self._conflict,
-            on_view=self._view_changed,
-        )
+        self.me = own_record(self.settings, self.store, port)
+        questions = WireQuestions(self.control, self.hello)
+        told = Told(self.gossip.greeted, self._view_changed, self._conflict)
+        prints = self.security.fingerprints
+        return make_agent(self.me, self.settings, questions, told, lambda: self.agent, boot=self.boot, prints=prints)
 
     async def blocking(self, work: Callable[..., T], *args: object) -> T:
         """Run `work` in the store's executor."""
@@ -183,6 +169,7 @@ class Node:
 
     def _view_changed(self, view: ClusterView) -> None:
         self._changed = time.monotonic()
+        self.repairing.view_changed(view)
 
     async def settled(self) -> None:
         """Wait until the view was unchanged for `QUIET_SECONDS`, at most `SETTLE_SECONDS` after the start: who plans
@@ -209,9 +196,6 @@ class Node:
     def hello(self) -> Hello:
         snapshots, refs = self.names.digests()
         return Hello(self.me, self.settings.cluster, self.agent.view().others, snapshots, refs, self.boot)
-
-    async def _say_hello(self, host: str, port: int) -> Greeting:
-        return await self.control.hello(host, port, me=self.hello())
 
     async def ask_names(self) -> None:
         """Learn what peers know of snapshots and refs, now."""
@@ -355,7 +339,9 @@ class Node:
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         opened = await self.open_local(snapshot)
-        return None if opened is None else await self.blocking(self.held.residency, snapshot, opened.catalog)
+        if opened is None:
+            return None
+        return (await self.blocking(self.held.residency, snapshot, opened.catalog))._replace(full=self.repairing.full)
 
     async def open_local(self, snapshot: SnapshotId) -> OpenSnapshot | None:
         """The snapshot if its catalog is on this disk; asks no peer."""
@@ -371,6 +357,8 @@ class Node:
         """Blocking: end threads and writers. The store is its opener's."""
         self.retention.close()
         self.bulk.close()
+        self.origins.close()
+        self.known_origins.close()
         for pool in (self.fetchers, self.fillers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)
         self.writer.close()

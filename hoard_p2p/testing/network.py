@@ -17,11 +17,13 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
 from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
-from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.peer import News, NodeId, Peer, Standing
+from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import NO_NEWS, KnownStanding, ProbeMessage
 
 Wanted: TypeAlias = Sequence[tuple[ChunkId, int]]
 Deliver: TypeAlias = Callable[[int, memoryview], None]
@@ -59,6 +61,10 @@ class FileService:
     adopted: list[AdoptRequest] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
     gone: list[tuple[NodeId, int]] = field(default_factory=list)
+    probes: list[ProbeMessage] = field(default_factory=list)
+    news: News = NO_NEWS
+    reachable: frozenset[NodeId] = frozenset()
+    stood: list[Standing] = field(default_factory=list)
     unstored: dict[ChunkId, bytes] = field(default_factory=dict)
     feed_end: FeedEnd = NOBODY
     asks: list[tuple[SegmentAsk, float]] = field(default_factory=list)
@@ -85,6 +91,16 @@ class FileService:
 
     def greeted(self, caller: Hello) -> None:
         self.callers.append(caller)
+
+    def probed(self, caller: ProbeMessage) -> ProbeMessage:
+        self.probes.append(caller)
+        return ProbeMessage(self.hello(), self.news)
+
+    async def probe_for(self, node: NodeId) -> bool:
+        return node in self.reachable
+
+    def standings(self, known: Sequence[KnownStanding]) -> Sequence[Standing]:
+        return [each for each in self.stood if each.node_id not in {one.node_id for one in known}]
 
     def status(self) -> Json:
         return {"node": self.me.name}
@@ -156,7 +172,7 @@ FEED_BATCH = 700
 
 
 @contextmanager
-def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[int]:
+def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS, security: Security = OPEN) -> Iterator[int]:
     """A real server for `service` on loopback, on an event loop in a thread of its own; gives its port."""
     started: Future[tuple[int, Callable[[], None]]] = Future()
 
@@ -166,7 +182,7 @@ def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[i
         def stop() -> None:
             loop.call_soon_threadsafe(stopped.set)
 
-        server = make_server(service, limits=limits)
+        server = make_server(service, limits=limits, security=security)
         try:
             port = await server.start("127.0.0.1", 0)
             started.set_result((port, stop))

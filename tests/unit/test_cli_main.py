@@ -22,18 +22,20 @@ COMMANDS = [
         "evict",
         "export",
         "gc",
+        "key",
         "ls",
         "mount",
         "peers",
         "pin",
         "publish",
         "refs",
+        "replicas",
         "rm",
         "scrub",
         "status",
         "tag",
     ),
-    *("umount", "unpin", "untag", "up", "warm"),
+    *("umount", "unpin", "untag", "up", "warm", "where"),
 ]
 
 
