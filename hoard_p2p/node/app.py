@@ -133,6 +133,7 @@ class Node:
             executor=self.executor,
             open_snapshot=self.open,
             full=lambda: self.writer.full,
+            near=self.fills.near,
         )
         self.completer = Completer(
             store=self.store,
