@@ -84,7 +84,8 @@ _CLEAR = "\x1b[H\x1b[J"
     default=("mdns",),
     show_default=True,
     metavar="URL",
-    help="How to find others, any number of times: mdns, static:HOST:PORT,..., static:FILE, none.",
+    help="How to find others, any number of times: mdns, static:HOST:PORT,..., static:FILE, dns:NAME:PORT, "
+    "etcd:HOST:PORT,..., none. A host may be a node list, as node[01-16].",
 )
 @click.option(
     "--scrub-days",
@@ -111,12 +112,12 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option(
     "--peer-limit",
     type=parse_size,
-    default=0,
+    default="0",
     metavar="RATE",
     help="Bytes a second that this node sends to others at most, for instance 500MiB [default: no limit].",
 )
 @click.option(
-    "--cluster-key-file", type=TEXT, default="", metavar="FILE", help="Only nodes with this key meet (hoard key new)."
+    "--cluster-key-file", type=TEXT, default=None, metavar="FILE", help="Only nodes with this key meet (hoard key new)."
 )
 @click.option("--encrypt", is_flag=True, help="Encrypt what nodes say to each other; needs a key.")
 @click.option("--detach", is_flag=True, help="Return once the node answers, and leave it running.")
@@ -135,7 +136,7 @@ def up(
     allow_origin: tuple[str, ...],
     origin_streams: int,
     peer_limit: int,
-    cluster_key_file: str,
+    cluster_key_file: str | None,
     encrypt: bool,
     detach: bool,
 ) -> int:
@@ -167,7 +168,7 @@ def up(
         allow_origin=allow_origin,
         origin_streams=origin_streams,
         peer_limit=peer_limit,
-        cluster_key_file=cluster_key_file,
+        cluster_key_file=cluster_key_file or "",
         encrypt=encrypt,
     )
     if not is_loopback(host):

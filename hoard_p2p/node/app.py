@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import MAX_CATALOG
 from hoard_p2p.cluster.agent import ClusterAgent, Greeting
-from hoard_p2p.cluster.discovery import Advert, parse_discovery
+from hoard_p2p.cluster.discovery import Advert
 from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown, Unavailable
@@ -39,6 +39,7 @@ from hoard_p2p.node.names import DEFAULT_KEEP, Names
 from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
+from hoard_p2p.node.registries import make_discoveries
 from hoard_p2p.node.retention import Retention
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
@@ -155,7 +156,7 @@ class Node:
         draw = random.Random(os.urandom(8))
         return ClusterAgent(
             Membership(peer, sample=draw.sample, boot=self.boot),
-            [parse_discovery(text, advert) for text in settings.discovery if text != "none"],
+            make_discoveries(settings.discovery, advert, lambda: self.agent, draw),
             self._say_hello,
             cluster=settings.cluster,
             clock=time.monotonic,

@@ -20,10 +20,13 @@ class _End(Exception):
 
 
 @asynccontextmanager
-async def running(data_dir: Path, *others: Node, allow: Sequence[Path] = ()) -> AsyncIterator[Node]:
+async def running(
+    data_dir: Path, *others: Node, discovery: str = "none", allow: Sequence[Path] = ()
+) -> AsyncIterator[Node]:
     """A node that serves, and has met `others`. `allow`: directories that it may read as origins."""
+    origins = tuple(map(str, allow))
     settings = NodeSettings(
-        data_dir, "127.0.0.1", 0, "test", data_dir.name, "", 1 << 30, ("none",), allow_origin=tuple(map(str, allow))
+        data_dir, "127.0.0.1", 0, "test", data_dir.name, "", 1 << 30, (discovery,), allow_origin=origins
     )
     with Store.open(data_dir) as store:
         store.set_capacity(1 << 30)
