@@ -40,6 +40,7 @@ from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.node.registries import make_discoveries
+from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
@@ -82,6 +83,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.stop = parts.stop
         self.boot = parts.boot
+        self.security = parts.security
         self.counters = Counters()
         self.mounts = MountKeep(parts.settings.data_dir / "log")
         self.failed = ""
@@ -93,7 +95,7 @@ class Node:
         self.fillers: Executor = ThreadPoolExecutor(FILL_THREADS, "fill")
         self.writer = self.store.writer()
         self.reader = self.store.reader()
-        self.bulk = BulkClient()
+        self.bulk = BulkClient(security=parts.security)
         self._furnish(port)
 
     def _furnish(self, port: int) -> None:
@@ -139,6 +141,7 @@ class Node:
         )
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
+        self.repairing = Repairing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         settings, me = self.settings, self.store.node_id
@@ -152,7 +155,7 @@ class Node:
             weight=weight_of(self.store.capacity() or 1 << 30),
         )
         self.me = peer
-        advert = Advert(me, settings.cluster, settings.rack, settings.host, port)
+        advert = Advert(me, settings.cluster, settings.rack, settings.host, port, self.security.fingerprints)
         draw = random.Random(os.urandom(8))
         return ClusterAgent(
             Membership(peer, sample=draw.sample, boot=self.boot),
@@ -186,6 +189,7 @@ class Node:
 
     def _view_changed(self, view: ClusterView) -> None:
         self._changed = time.monotonic()
+        self.repairing.view_changed(view)
 
     async def settled(self) -> None:
         """Wait until the view was unchanged for `QUIET_SECONDS`, at most `SETTLE_SECONDS` after the start: who plans
@@ -358,7 +362,9 @@ class Node:
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         opened = await self.open_local(snapshot)
-        return None if opened is None else await self.blocking(self.held.residency, snapshot, opened.catalog)
+        if opened is None:
+            return None
+        return (await self.blocking(self.held.residency, snapshot, opened.catalog))._replace(full=self.repairing.full)
 
     async def open_local(self, snapshot: SnapshotId) -> OpenSnapshot | None:
         """The snapshot if its catalog is on this disk; asks no peer."""

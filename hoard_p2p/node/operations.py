@@ -9,7 +9,15 @@ from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import BadRequest, StoreFailed
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
-from hoard_p2p.node import framing, retention_operations, room_operations, scrub_operations, through_operations, warming
+from hoard_p2p.node import (
+    framing,
+    repair_operations,
+    retention_operations,
+    room_operations,
+    scrub_operations,
+    through_operations,
+    warming,
+)
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
@@ -187,6 +195,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "snapshots": _snapshots,
     "tag": _tag,
     "untag": _untag,
+    **repair_operations.OPERATIONS,
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,
