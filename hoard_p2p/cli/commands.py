@@ -25,6 +25,7 @@ MODULES = {
     "evict": "retention",
     "export": "export",
     "gc": "retention",
+    "key": "keys",
     "ls": "reading",
     "mount": "mounting",
     "peers": "nodes",
@@ -40,6 +41,7 @@ MODULES = {
     "unpin": "retention",
     "untag": "naming",
     "up": "nodes",
+    "warm": "warming",
     "where": "where",
 }
 """Each command, and the module of this package that has a function of its name."""

@@ -1,6 +1,7 @@
 """The node of this machine: `up`, `status`, `peers`."""
 
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from hoard_p2p.cli.capacity import floor_text, limit_text, state_lines
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
+from hoard_p2p.cli.origins import origins_text
 from hoard_p2p.cli.output import complain, table, write_json
 from hoard_p2p.cli.scrubbing import scrub_text
 from hoard_p2p.config import (
@@ -29,8 +31,8 @@ from hoard_p2p.peer import is_loopback
 from hoard_p2p.printing import printable, size_text
 
 OPEN_MODE = (
-    "warning: open mode, there is no key: whoever can reach this node's port can read what is published; "
-    "only private addresses are served"
+    "warning: open mode, there is no key: whoever can reach this node's port can read what is published, and take "
+    "part; only private addresses are served (a key: hoard key new FILE, --cluster-key-file FILE)"
 )
 WATCH_EVERY = 1.0
 UNEVEN = 1.25
@@ -80,7 +82,8 @@ _CLEAR = "\x1b[H\x1b[J"
     default=("mdns",),
     show_default=True,
     metavar="URL",
-    help="How to find others, any number of times: mdns, static:HOST:PORT,..., static:FILE, none.",
+    help="How to find others, any number of times: mdns, static:HOST:PORT,..., static:FILE, dns:NAME:PORT, "
+    "etcd:HOST:PORT,..., none. A host may be a node list, as node[01-16].",
 )
 @click.option(
     "--scrub-days",
@@ -107,7 +110,7 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option(
     "--peer-limit",
     type=parse_size,
-    default="0",
+    default=None,
     metavar="RATE",
     help="Bytes a second that this node sends to others at most, for instance 500MiB [default: no limit].",
 )
@@ -145,7 +148,7 @@ def up(
     scrub_days: float | None,
     allow_origin: tuple[str, ...],
     origin_streams: int,
-    peer_limit: int,
+    peer_limit: int | None,
     repair_grace: float,
     repair_limit: int,
     cluster_key_file: str | None,
@@ -179,13 +182,13 @@ def up(
         rack_command=rack_command or "",
         allow_origin=allow_origin,
         origin_streams=origin_streams,
-        peer_limit=peer_limit,
+        peer_limit=peer_limit or 0,
         repair_grace=repair_grace,
         repair_limit=repair_limit,
-        cluster_key_file=cluster_key_file or "",
+        cluster_key_file=os.path.abspath(cluster_key_file) if cluster_key_file else "",
         encrypt=encrypt,
     )
-    if not is_loopback(host):
+    if not is_loopback(host) and not cluster_key_file:
         complain(OPEN_MODE)
     if detach:
         print(f"the node is up, pid {start_detached(settings)}")
@@ -200,7 +203,7 @@ def up(
 @click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
 @click.pass_obj
 def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
-    """Show the node, its peers, snapshots, store and mounts.
+    """Show the node, its peers, snapshots, origins, store and mounts.
 
     SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
     many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
@@ -231,7 +234,8 @@ def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
 def status_text(body: Body) -> str:
     """The whole status as a person reads it."""
     answer = Fields(body)
-    sections = [_node_text(answer), peers_text(answer), _snapshots_text(answer), _mounts_text(answer)]
+    sections = [_node_text(answer), peers_text(answer), _snapshots_text(answer), origins_text(answer)]
+    sections.append(_mounts_text(answer))
     return "\n\n".join(section for section in sections if section)
 
 

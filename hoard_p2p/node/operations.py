@@ -16,6 +16,7 @@ from hoard_p2p.node import (
     room_operations,
     scrub_operations,
     through_operations,
+    warming,
 )
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
@@ -58,6 +59,8 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
     snapshot = await node.resolve(text_of(request.args, "snapshot"))
     if request.args.get("mount") is True:
         await node.retention.expect_mount(snapshot)
+        if request.args.get("fill") is not False:
+            node.fills.expect_mount(snapshot)
     request.stay.enter_context(node.leases.held(snapshot, f"open in pid {request.pid}"))
     opened = await node.open(snapshot)
     await node.blocking(node.reader.forget_dead)  # the asker may be about to enter itself
@@ -197,6 +200,7 @@ OPERATIONS: Mapping[str, Operation] = {
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,
     **through_operations.OPERATIONS,
+    **warming.OPERATIONS,
 }
 
 

@@ -177,7 +177,7 @@ async def full_status(node: Node) -> Body:
             "quarantined": node.counters.quarantined,
         },
         "scrub": await node.scrubbing.body(),
-        "origins": [],
+        "origins": node.known_origins.body(lambda origin: len(node.agent.reading(origin))),
         "mounts": mounts_body(node),
     }
 
