@@ -31,7 +31,7 @@ from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.room import default_capacity, disk_of
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
-from hoard_p2p.transfer.server import PeerServer, bind, make_server
+from hoard_p2p.transfer.server import Limits, PeerServer, bind, make_server
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,9 @@ async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
     try:
         async with PeerControl(security) as control, asyncio.TaskGroup() as group:
             node = Node(NodeParts(settings, store, control, group, stop, security=security), listener.getsockname()[1])
-            await _run(node, make_server(NodeService(node), security=security), listener, report)
+            limits = Limits(send_rate=settings.peer_limit)
+            server = make_server(NodeService(node), limits=limits, security=security)
+            await _run(node, server, listener, report)
     except* _Stop:
         log.info("the node stops")
     finally:
@@ -116,9 +118,12 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             local.run,
             node.agent.run,
             node.gossip.run,
+            node.known_origins.run,
             node.mounts.run,
             node.retention.run,
+            node.fills.run,
             node.scrubbing.run,
+            node.repairing.run,
             partial(_watch_data_dir, node),
             partial(room_operations.keep_count, node),
         ):

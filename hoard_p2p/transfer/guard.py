@@ -39,9 +39,10 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds taken before memory is. Times in seconds. Of the requests, `adopts` may pull segments at a time and
-    `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count
-    segments. `names`: host names that this node may be asked by, besides IP addresses, `localhost` and the machine's
-    own name."""
+    `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count segments, and of
+    `sends` of chunks, which wait up to `send_wait`, less than askers do. At most `streams` are open. `send_rate`: bytes
+    a second that all of these send, 0: no limit. `names`: host names that this node may be asked by, besides IP
+    addresses, `localhost` and the machine's own name."""
 
     connections: int = 1024
     requests: int = 512
@@ -54,7 +55,12 @@ class Limits:
     answer_time: float = 30.0
     adopt_time: float = 900.0
     stall_time: float = 30.0
+    sends: int = 128
+    sends_waiting: int = 256
+    send_wait: float = 2.0
+    streams: int = 256
     send_threads: int = 8
+    send_rate: int = 0
     names: tuple[str, ...] = ()
 
 
@@ -173,8 +179,8 @@ class Turns:
             self._free.release()
 
     async def _wait(self) -> None:
-        if self._waiting >= self._most_waiting:
-            raise Unavailable(f"{self._waiting} such requests wait here already, try again later")
+        if self._free.locked() and self._waiting >= self._most_waiting:
+            raise Unavailable(f"as many such requests as may are here already, {self._waiting} of them waiting")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._seconds):

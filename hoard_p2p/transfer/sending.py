@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -23,6 +24,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from hoard_p2p.errors import Corrupt
+from hoard_p2p.transfer.pace import LONGEST_TURN, Pace
 from hoard_p2p.transfer.service import Located, SendExtent
 from hoard_p2p.transfer.sessions import frames_mark
 from hoard_p2p.transfer.sessions_server import Marked
@@ -38,8 +40,6 @@ BATCH = 1 << 20
 """Small frames are gathered up to about this many bytes."""
 PIECE = 256 << 10
 """Bytes that an encrypted connection is given at a time."""
-TURN = 16 << 20
-"""Bytes that one response sends before others get the thread."""
 LINGER_MS = 5
 """How long a thread waits for a full socket before it goes back to the pool."""
 LEAST_PROGRESS = 64 << 10
@@ -73,15 +73,15 @@ class Sending:
         self.sent = 0
         self.size = size
 
-    def advance(self, to: socket.socket, most: int = TURN) -> Turn:
-        """Send until the socket is full, about `most` bytes went out, or everything is sent. Raises OSError, and
-        Corrupt if a slab ends before its extent."""
+    def advance(self, to: socket.socket, most: int = LONGEST_TURN) -> Turn:
+        """Send until the socket is full, `most` bytes went out, or everything is sent. Raises OSError, and Corrupt if a
+        slab ends before its extent."""
         limit = self.sent + most
         while self.sent < limit:
             if not self._pending and not self._file.length and not self._gather():
                 return Turn.DONE
             try:
-                self._send_some(to)
+                self._send_some(to, limit - self.sent)
             except BlockingIOError:
                 if not _is_writable(to, LINGER_MS):
                     return Turn.BLOCKED
@@ -91,28 +91,28 @@ class Sending:
         """How many extents were given to the socket to their last byte."""
         return bisect_right(self._ends, self.sent)
 
-    def take(self) -> bytes:
+    def take(self, most: int) -> bytes:
         """The next bytes, for a connection that is encrypted: they have to pass through this process. Empty at the end.
         Raises Corrupt."""
         if not self._pending and not self._file.length and not self._gather():
             return b""
         if self._pending:
-            data, self._pending = bytes(self._pending), memoryview(b"")
+            data, self._pending = bytes(self._pending[:most]), self._pending[most:]
         else:
             fd, offset, length = self._file
-            data = _read(SendExtent(fd, offset, min(length, PIECE)))
+            data = _read(SendExtent(fd, offset, min(length, most)))
             self._file = SendExtent(fd, offset + len(data), length - len(data))
         self.sent += len(data)
         return data
 
-    def _send_some(self, to: socket.socket) -> None:
+    def _send_some(self, to: socket.socket, most: int) -> None:
         if self._pending:
             more = socket.MSG_MORE if self._file.length else 0
-            count = to.send(self._pending, more)
+            count = to.send(self._pending[:most], more)
             self._pending = self._pending[count:]
         else:
             fd, offset, length = self._file
-            count = os.sendfile(to.fileno(), fd, offset, length)
+            count = os.sendfile(to.fileno(), fd, offset, min(length, most))
             if not count:
                 raise Corrupt(f"a slab ends at {offset}, {length} bytes before the end of a chunk in it")
             self._file = SendExtent(fd, offset + count, length - count)
@@ -166,13 +166,21 @@ def _is_writable(to: socket.socket, milliseconds: int) -> bool:
     return bool(poll.poll(milliseconds))
 
 
-class Body:
-    """The body of one response, written straight to its socket."""
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all answers of a server are sent with: threads, a pace, and how long a receiver may take nothing."""
 
-    def __init__(self, to: socket.socket, executor: Executor, stall_time: float) -> None:
+    executor: Executor
+    pace: Pace
+    stall_time: float
+
+
+class Body:
+    """The body of one response, written straight to its socket, as fast as the pace allows."""
+
+    def __init__(self, to: socket.socket, means: "Means") -> None:
         self._to = to
-        self._executor = executor
-        self._stall_time = stall_time
+        self._means = means
         self.sent = 0
 
     async def write(self, sending: Sending) -> None:
@@ -184,47 +192,60 @@ class Body:
             self.sent = before + sending.sent
 
     async def _write(self, sending: Sending) -> None:
-        loop = asyncio.get_running_loop()
+        loop, stall_time = asyncio.get_running_loop(), self._means.stall_time
         window, sent = loop.time(), 0
-        while True:
-            turn = await _in_thread(self._executor, partial(sending.advance, self._to))
-            if turn is Turn.DONE:
-                return
+        while (turn := await self._turn(sending)) is not Turn.DONE:
             if turn is Turn.BLOCKED:
-                async with asyncio.timeout(self._stall_time):
+                async with asyncio.timeout(stall_time):
                     await _writable(self._to)
-            if loop.time() - window >= self._stall_time:
+            if loop.time() - window >= stall_time:
                 if sending.sent - sent < LEAST_PROGRESS:
-                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {self._stall_time} s")
+                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {stall_time} s")
                 window, sent = loop.time(), sending.sent
+
+    async def _turn(self, sending: Sending) -> Turn:
+        """Send what the pace allows, as soon as it does."""
+        now, before, pace = asyncio.get_running_loop().time(), sending.sent, self._means.pace
+        start = pace.reserve(now)
+        try:
+            if start > now:
+                await asyncio.sleep(start - now)
+            return await self._send(sending, pace.turn)
+        finally:
+            pace.used(sending.sent - before)
+
+    async def _send(self, sending: Sending, most: int) -> Turn:
+        return await _in_thread(self._means.executor, partial(sending.advance, self._to, most))
 
 
 class EncryptedBody(Body):
     """The same where the bytes have to be encrypted in between, by the event loop: `sendfile` is lost."""
 
     def __init__(
-        self, writer: AbstractStreamWriter, transport: asyncio.Transport, executor: Executor, stall_time: float
+        self, to: socket.socket, means: Means, writer: AbstractStreamWriter, transport: asyncio.Transport
     ) -> None:
-        super().__init__(transport.get_extra_info("socket"), executor, stall_time)
+        super().__init__(to, means)
         self._writer = writer
         self._transport = transport
 
-    async def _write(self, sending: Sending) -> None:
-        while data := await _in_thread(self._executor, sending.take):
-            if self._transport.is_closing():
-                raise ConnectionResetError("the receiver hung up")
-            self._transport.write(data)
-            async with asyncio.timeout(self._stall_time):
-                await self._writer.drain()
+    async def _send(self, sending: Sending, most: int) -> Turn:
+        data = await _in_thread(self._means.executor, partial(sending.take, min(most, PIECE)))
+        if not data:
+            return Turn.DONE
+        if self._transport.is_closing():
+            raise ConnectionResetError("the receiver hung up")
+        self._transport.write(data)
+        async with asyncio.timeout(self._means.stall_time):
+            await self._writer.drain()
+        return Turn.MORE
 
 
 async def answer(
     request: web.Request,
     write: Callable[[Body], Awaitable[None]],
-    executor: Executor,
+    means: Means,
     *,
     length: int | None,
-    stall_time: float,
     mark: Callable[[], str] | None = None,
 ) -> web.StreamResponse:
     """Answer `request` with `length` bytes that `write` writes; None: in chunked transfer coding, all of which is the
@@ -241,11 +262,11 @@ async def answer(
         return response
     with transport.get_extra_info("socket").dup() as to:
         is_plain = transport.get_extra_info("sslcontext") is None
-        body = Body(to, executor, stall_time) if is_plain else EncryptedBody(writer, transport, executor, stall_time)
+        body = Body(to, means) if is_plain else EncryptedBody(to, means, writer, transport)
         try:
             await response.write(b"")  # aiohttp keeps the headers back until the first write
             if is_plain:
-                async with asyncio.timeout(stall_time):
+                async with asyncio.timeout(means.stall_time):
                     await _emptied(transport, to)
             await write(body)
         except Corrupt as error:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
@@ -20,7 +20,8 @@ from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
 from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
 from hoard_p2p.transfer.keys import OPEN, Security
-from hoard_p2p.transfer.sending import Body, answer, chunk_frames, chunk_mark
+from hoard_p2p.transfer.pace import Pace
+from hoard_p2p.transfer.sending import Means, answer, chunk_frames, chunk_mark
 from hoard_p2p.transfer.service import Located, PeerService
 from hoard_p2p.transfer.sessions import PATH as SESSION_PATH
 from hoard_p2p.transfer.sessions_server import Sentry
@@ -137,6 +138,9 @@ class Endpoints:
         self._limits = limits
         self._executor = executor
         self._adopts = Turns(limits.adopts, limits.adopts_waiting, limits.answer_time)
+        self._sends = Turns(limits.sends, limits.sends_waiting, limits.send_wait)
+        self._streams = Turns(limits.streams, 0, 0.0)
+        self._means = Means(executor, Pace(limits.send_rate), limits.stall_time)
         self._vouches = Turns(limits.vouches, limits.vouches_waiting, limits.answer_time)
 
     def routes(self) -> list[web.RouteDef]:
@@ -203,25 +207,31 @@ class Endpoints:
         if not body or len(body) % ID_SIZE:
             raise BadRequest(f"a body of {len(body)} bytes; ids of {ID_SIZE} bytes are expected")
         ids = [ChunkId(body[start : start + ID_SIZE]) for start in range(0, len(body), ID_SIZE)]
-        located = await self._located(ids)
-        sending = chunk_frames(located)
-        try:
-            return await self._answer(
-                request, lambda body: body.write(sending), sending.size, partial(chunk_mark, located)
-            )
-        finally:
-            self._release(located, sending.whole())
+        async with self._sends.turn():
+            located = await self._located(ids)
+            sending = chunk_frames(located)
+            try:
+                mark = partial(chunk_mark, located)
+                return await answer(
+                    request, lambda body: body.write(sending), self._means, length=sending.size, mark=mark
+                )
+            finally:
+                self._release(located, sending.whole())
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Chunks of a segment as they land here."""
         ask, patience = decode_ask(await read_body(request, MAX_ASK, self._limits.body_time))
         if request.version < HttpVersion11:
             raise BadRequest("a stream needs HTTP/1.1")
-        async with while_connected(request.transport), aclosing(self._service.feed(ask, patience)) as items:
+        async with (
+            self._streams.turn(),
+            while_connected(request.transport),
+            aclosing(self._service.feed(ask, patience)) as items,
+        ):
             feed = Feed(items, self._service.release, patience + self._limits.answer_time, admission(request))
             try:
                 await feed.begin()
-                return await self._answer(request, feed.send, None)
+                return await answer(request, feed.send, self._means, length=None)
             finally:
                 feed.close()
 
@@ -247,16 +257,6 @@ class Endpoints:
         node, incarnation = await self._decoded(request, MAX_LEAVE, wire.decode_leave)
         await self._service.left(node, incarnation)
         return _json(wire.encode({}))
-
-    async def _answer(
-        self,
-        request: web.Request,
-        write: Callable[[Body], Awaitable[None]],
-        length: int | None,
-        mark: Callable[[], str] | None = None,
-    ) -> web.StreamResponse:
-        stall_time = self._limits.stall_time
-        return await answer(request, write, self._executor, length=length, stall_time=stall_time, mark=mark)
 
     async def _located(self, ids: list[ChunkId]) -> Located:
         """Where the chunks lie. When it takes too long, or the request ends meanwhile, what the thread still brings is

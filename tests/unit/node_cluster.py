@@ -1,7 +1,7 @@
 """Real nodes in one process, that talk over real sockets on loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,10 +21,31 @@ class _End(Exception):
 
 
 @asynccontextmanager
-async def running(data_dir: Path, *others: Node, key_file: str = "", encrypt: bool = False) -> AsyncIterator[Node]:
-    """A node that serves, and has met `others`."""
-    settings = NodeSettings(data_dir, "127.0.0.1", 0, "test", data_dir.name, "", 1 << 30, ("none",))
-    settings = settings._replace(cluster_key_file=key_file, encrypt=encrypt)
+async def running(
+    data_dir: Path,
+    *others: Node,
+    discovery: str = "none",
+    allow: Sequence[Path] = (),
+    grace: float = 60.0,
+    key_file: str = "",
+    encrypt: bool = False,
+) -> AsyncIterator[Node]:
+    """A node that serves, and has met `others`. `allow`: directories that it may read as origins."""
+    settings = NodeSettings(
+        data_dir,
+        "127.0.0.1",
+        0,
+        "test",
+        data_dir.name,
+        "",
+        1 << 30,
+        (discovery,),
+        allow_origin=tuple(map(str, allow)),
+        repair_grace=grace,
+        repair_limit=0,
+        cluster_key_file=key_file,
+        encrypt=encrypt,
+    )
     with Store.open(data_dir) as store:
         store.set_capacity(1 << 30)
         listener = bind("127.0.0.1", 0)
@@ -35,7 +56,7 @@ async def running(data_dir: Path, *others: Node, key_file: str = "", encrypt: bo
                 node = Node(parts, listener.getsockname()[1])
                 server = make_server(NodeService(node), security=security)
                 await server.serve(listener)
-                for work in (node.agent.run, node.gossip.run):
+                for work in (node.agent.run, node.gossip.run, node.known_origins.run):
                     group.create_task(work())
                 try:
                     await meet(node, *others)
