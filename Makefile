@@ -22,8 +22,9 @@ test: $(DEV)  ## all tests; what needs root or /dev/fuse and has neither is skip
 soak: $(DEV)  ## the long tests: minutes of killing under checked reads
 	$(BIN)/pytest -m soak $(ARGS)
 
-simulate: $(RUN)  ## decisions of the real code over made-up loads (docs/simulations.md)
-	$(BIN)/python simulations/retention.py
+simulate: $(RUN)  ## made-up clusters that run the real decisions: all scenarios, or SCENARIO=coldstart ARGS=... (docs/simulations.md)
+	@for scenario in $(or $(SCENARIO),paper coldstart search failures retention disagreement); do \
+	  $(BIN)/python -m simulations $$scenario $(ARGS) || exit 1; done
 
 nightly: $(DEV)  ## the store: 10,000 random steps, a kill at every step, a thousand power cuts, a hundred dead nodes
 	HOARD_MACHINE_STEPS=10000 HOARD_KILL_EVERY=1 HOARD_POWER_CUTS=200 HOARD_POWER_SEEDS=1,2,3,4,5 HOARD_NODE_KILLS=100 HOARD_NODE_EVERY=6 \

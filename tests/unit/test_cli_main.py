@@ -34,7 +34,7 @@ COMMANDS = [
         "status",
         "tag",
     ),
-    *("umount", "unpin", "untag", "up", "where"),
+    *("umount", "unpin", "untag", "up", "warm", "where"),
 ]
 
 

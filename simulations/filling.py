@@ -1,0 +1,172 @@
+"""Fill of a data set on many nodes at once: each chunk of each segment on its way from node to node.
+
+Who asks whom is decided by `routes` (production code), in which order by the window. A node passes a chunk on when it
+has it whole. A stream has one chunk on its way at a time; a node has many streams.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from simulations.engine import Engine
+from simulations.network import Network, Path, carry
+from simulations.routes import ORIGIN, Routes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a data set, in bytes: `segments` of `chunks` chunks each. At most `window` segments are under way in a node
+    that it chose itself."""
+
+    segments: int
+    chunks: int
+    chunk: int
+    window: int
+    latency: float
+    origin_latency: float
+
+    @property
+    def size(self) -> int:
+        return self.segments * self.chunks * self.chunk
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """A segment on its way to a node. `bit`: the chunk that is being sent, 0: none."""
+
+    node: int
+    segment: int
+    own: bool
+    source: int = ORIGIN
+    path: Path = ()
+    bit: int = 0
+    followers: "list[Flight]" = field(default_factory=list)
+
+
+class Filling:
+    """The state of all nodes. `held[n][s]`: the chunks of segment s that node n has, a bit each; `taken[n, s]`: those
+    that come to it some other way; `on_landed` is told (node, segment, new bits)."""
+
+    def __init__(self, engine: Engine, network: Network, shape: Shape, routes: Routes, order: Sequence[int]) -> None:
+        nodes = len(network.racks)
+        self.engine, self.network, self.shape, self.routes = engine, network, shape, routes
+        self.order = order
+        self.whole = (1 << shape.chunks) - 1
+        self.held = [[0] * shape.segments for _ in range(nodes)]
+        self.flights: list[dict[int, Flight]] = [{} for _ in range(nodes)]
+        self.left = [shape.segments] * nodes
+        self.done = [float("inf")] * nodes
+        self.dead: set[int] = set()
+        self.on_landed: Callable[[int, int, int], None] | None = None
+        self.taken: dict[tuple[int, int], int] = {}
+        self._own = [0] * nodes
+        self._next = [0] * nodes
+
+    # --- what a node does
+
+    def begin(self, node: int) -> None:
+        """Fill the whole set from now on."""
+        self._widen(node)
+
+    def land(self, node: int, segment: int, bits: int) -> None:
+        """Chunks of a segment are on the node, whichever way they came."""
+        new = bits & ~self.held[node][segment]
+        if not new:
+            return
+        self.held[node][segment] |= new
+        if self.on_landed is not None:
+            self.on_landed(node, segment, new)
+        flight = self.flights[node].get(segment)
+        if flight is not None:
+            for follower in flight.followers:
+                if not follower.bit:
+                    self._send(follower)
+        if self.held[node][segment] == self.whole:
+            self._complete(node, segment, flight)
+
+    def _complete(self, node: int, segment: int, flight: Flight | None) -> None:
+        self.left[node] -= 1
+        if not self.left[node]:
+            self.done[node] = self.engine.now
+        if flight is not None:
+            del self.flights[node][segment]
+            self._own[node] -= flight.own
+            self._widen(node)
+
+    def _widen(self, node: int) -> None:
+        while self._own[node] < self.shape.window and self._next[node] < self.shape.segments:
+            segment = self.order[self._next[node]]
+            self._next[node] += 1
+            if segment not in self.flights[node] and self.held[node][segment] != self.whole:
+                self._own[node] += 1
+                self._start(node, segment, own=True)
+
+    def _start(self, node: int, segment: int, *, own: bool) -> None:
+        flight = Flight(node, segment, own)
+        self.flights[node][segment] = flight
+        self._route(flight)
+
+    def _route(self, flight: Flight) -> None:
+        flight.source = self.routes.source(flight.node, flight.segment)
+        if flight.source == ORIGIN:
+            flight.path = self.network.from_origin(flight.node)
+            self.engine.after(self.shape.origin_latency, self._ask, flight)
+        else:
+            flight.path = self.network.between(flight.source, flight.node)
+            self.engine.after(self.shape.latency, self._ask, flight)
+
+    def _ask(self, flight: Flight) -> None:
+        """The question arrives: who is asked fetches the segment too, and passes on what lands."""
+        source, segment = flight.source, flight.segment
+        if source != ORIGIN and source not in self.dead and self.held[source][segment] != self.whole:
+            if segment not in self.flights[source]:
+                self._start(source, segment, own=False)
+            self.flights[source][segment].followers.append(flight)
+        self._send(flight)
+
+    def _send(self, flight: Flight) -> None:
+        source, segment, shape = flight.source, flight.segment, self.shape
+        wanted = self.whole & ~self.held[flight.node][segment]
+        if source != ORIGIN:
+            wanted &= self.held[source][segment] if source not in self.dead else 0
+        if self.taken:
+            wanted &= ~self.taken.get((flight.node, segment), 0)
+        if flight.bit or not wanted:
+            return
+        flight.bit = wanted & -wanted
+        landed = carry(self.engine.now, shape.chunk, flight.path) + (shape.latency if source != ORIGIN else 0.0)
+        self.engine.at(landed, self._landed, (flight, source))
+
+    def _landed(self, what: tuple[Flight, int]) -> None:
+        flight, source = what
+        if source != flight.source or source in self.dead or flight.node in self.dead:
+            return
+        bit, flight.bit = flight.bit, 0
+        self.land(flight.node, flight.segment, bit)
+        if self.held[flight.node][flight.segment] != self.whole:
+            self._send(flight)
+
+    # --- deaths
+
+    def kill(self, node: int, notice: float) -> None:
+        """The node is gone; the others plan without it after `notice` seconds."""
+        self.dead.add(node)
+        self.engine.after(notice, self._plan_without, node)
+
+    def _plan_without(self, node: int) -> None:
+        self.routes.without(node)
+        for flights in (flights for n, flights in enumerate(self.flights) if n not in self.dead):
+            moved = deque(
+                flight
+                for flight in flights.values()
+                if flight.source in self.dead or flight.source != self.routes.source(flight.node, flight.segment)
+            )
+            for flight in moved:
+                self._leave(flight)
+                self._route(flight)
+
+    def _leave(self, flight: Flight) -> None:
+        flight.bit = 0
+        before = self.flights[flight.source].get(flight.segment) if flight.source != ORIGIN else None
+        if before is not None and flight in before.followers:
+            before.followers.remove(flight)
