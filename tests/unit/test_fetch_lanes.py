@@ -10,7 +10,7 @@ from hoard_p2p.errors import ChunkUnavailable, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.fetch.sources import NO_COURSE, Course
-from hoard_p2p.ids import ChunkId
+from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.testing.network import Deliver, MemoryPeers, a_peer
@@ -46,6 +46,12 @@ class MemoryOrigin:
                 self.reads.append(chunk.chunk_id)
                 deliver(index, memoryview(self.data[chunk.chunk_id]))
         return [index for index, chunk in enumerate(wanted) if chunk.chunk_id not in self.data]
+
+    def why(self, segment: Segment) -> str:
+        return ""
+
+    def received(self, snapshot: SnapshotId, size: int) -> None:
+        return None
 
     def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
         return not self.patient
