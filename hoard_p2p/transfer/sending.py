@@ -304,6 +304,8 @@ async def _in_thread(executor: Executor, work: Callable[[], T]) -> T:
         while not turn.done():
             with suppress(asyncio.CancelledError):  # cancelled once more; the first is raised below
                 await asyncio.wait([turn])
+        if not turn.cancelled():
+            turn.exception()  # seen, so that asyncio does not report it: the receiver hung up, most likely
         raise
 
 
