@@ -244,12 +244,9 @@ class Endpoints:
             located = await self._located(ids)
             sending = chunk_frames(located)
             try:
+                mark = partial(chunk_mark, located)
                 return await answer(
-                    request,
-                    lambda body: body.write(sending),
-                    self._means,
-                    length=sending.size,
-                    mark=partial(chunk_mark, located),
+                    request, lambda body: body.write(sending), self._means, length=sending.size, mark=mark
                 )
             finally:
                 self._release(located, sending.whole())
