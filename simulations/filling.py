@@ -4,7 +4,6 @@ Who asks whom is decided by `routes` (production code), in which order by the wi
 has it whole. A stream has one chunk on its way at a time; a node has many streams.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +31,8 @@ class Shape:
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """A segment on its way to a node. `bit`: the chunk that is being sent, 0: none."""
+    """A segment on its way to a node. `bit`: the chunk that is being sent, 0: none; `over`: another one took its
+    place."""
 
     node: int
     segment: int
@@ -40,6 +40,7 @@ class Flight:
     source: int = ORIGIN
     path: Path = ()
     bit: int = 0
+    over: bool = False
     followers: "list[Flight]" = field(default_factory=list)
 
 
@@ -70,10 +71,11 @@ class Filling:
 
     def land(self, node: int, segment: int, bits: int) -> None:
         """Chunks of a segment are on the node, whichever way they came."""
-        new = bits & ~self.held[node][segment]
+        held = self.held[node]
+        new = bits & ~held[segment]
         if not new:
             return
-        self.held[node][segment] |= new
+        held[segment] |= new
         if self.on_landed is not None:
             self.on_landed(node, segment, new)
         flight = self.flights[node].get(segment)
@@ -81,7 +83,7 @@ class Filling:
             for follower in flight.followers:
                 if not follower.bit:
                     self._send(follower)
-        if self.held[node][segment] == self.whole:
+        if held[segment] == self.whole:
             self._complete(node, segment, flight)
 
     def _complete(self, node: int, segment: int, flight: Flight | None) -> None:
@@ -118,6 +120,8 @@ class Filling:
     def _ask(self, flight: Flight) -> None:
         """The question arrives: who is asked fetches the segment too, and passes on what lands."""
         source, segment = flight.source, flight.segment
+        if flight.over:
+            return
         if source != ORIGIN and source not in self.dead and self.held[source][segment] != self.whole:
             if segment not in self.flights[source]:
                 self._start(source, segment, own=False)
@@ -125,21 +129,22 @@ class Filling:
         self._send(flight)
 
     def _send(self, flight: Flight) -> None:
-        source, segment, shape = flight.source, flight.segment, self.shape
+        """Send the next chunk, if nothing is on its way and there is one."""
+        source, segment = flight.source, flight.segment
         wanted = self.whole & ~self.held[flight.node][segment]
         if source != ORIGIN:
-            wanted &= self.held[source][segment] if source not in self.dead else 0
+            wanted &= self.held[source][segment]
         if self.taken:
             wanted &= ~self.taken.get((flight.node, segment), 0)
-        if flight.bit or not wanted:
+        if flight.bit or not wanted or source in self.dead:
             return
         flight.bit = wanted & -wanted
-        landed = carry(self.engine.now, shape.chunk, flight.path) + (shape.latency if source != ORIGIN else 0.0)
-        self.engine.at(landed, self._landed, (flight, source))
+        engine = self.engine
+        landed = carry(engine.now, self.shape.chunk, flight.path)
+        engine.at(landed if source == ORIGIN else landed + self.shape.latency, self._landed, flight)
 
-    def _landed(self, what: tuple[Flight, int]) -> None:
-        flight, source = what
-        if source != flight.source or source in self.dead or flight.node in self.dead:
+    def _landed(self, flight: Flight) -> None:
+        if flight.over or flight.source in self.dead or flight.node in self.dead:
             return
         bit, flight.bit = flight.bit, 0
         self.land(flight.node, flight.segment, bit)
@@ -156,17 +161,20 @@ class Filling:
     def _plan_without(self, node: int) -> None:
         self.routes.without(node)
         for flights in (flights for n, flights in enumerate(self.flights) if n not in self.dead):
-            moved = deque(
+            moved = [
                 flight
                 for flight in flights.values()
                 if flight.source in self.dead or flight.source != self.routes.source(flight.node, flight.segment)
-            )
+            ]
             for flight in moved:
-                self._leave(flight)
-                self._route(flight)
+                self._replace(flight)
 
-    def _leave(self, flight: Flight) -> None:
-        flight.bit = 0
+    def _replace(self, flight: Flight) -> None:
+        """Ask somebody else; what was on its way is lost."""
+        flight.over = True
+        new = Flight(flight.node, flight.segment, flight.own, followers=flight.followers)
+        self.flights[flight.node][flight.segment] = new
         before = self.flights[flight.source].get(flight.segment) if flight.source != ORIGIN else None
         if before is not None and flight in before.followers:
             before.followers.remove(flight)
+        self._route(new)
