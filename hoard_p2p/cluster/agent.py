@@ -147,6 +147,11 @@ class ClusterAgent:
         self._membership.left(node_id, incarnation, self._clock())
         self._news.set()
 
+    def members_by_lease(self, leased: frozenset[NodeId] | None) -> None:
+        """A registry says which nodes have a lease, and nobody else is a member; None while it cannot be asked."""
+        self._membership.by_lease(leased)
+        self._news.set()
+
     def renew(self, me: Peer) -> None:
         """This node's own record changed."""
         self._membership.renew(me)

@@ -122,6 +122,8 @@ class Membership:
         self._round: list[NodeId] = []
         self._conflicts: dict[NodeId, tuple[IdConflict, float]] = {}
         self._view: ClusterView | None = None
+        self._leased: frozenset[NodeId] | None = None
+        self._leases_known = False
 
     # --- events
 
@@ -211,6 +213,14 @@ class Membership:
         """My own record is another from now on (another weight); others learn it with the next answer."""
         self._me, self._view = me, None
 
+    def by_lease(self, leased: frozenset[NodeId] | None) -> None:
+        """A registry says who is a member; from now on nobody else is. None: it cannot be asked now, so those that it
+        named last stay, and others may join."""
+        known = leased is not None
+        if known != self._leases_known or (known and leased != self._leased):
+            self._leased, self._leases_known = leased if known else self._leased, known
+            self._view = None
+
     # --- what is known
 
     @property
@@ -221,14 +231,15 @@ class Membership:
     def view(self) -> ClusterView:
         """Me and the peers that are ALIVE or SUSPECT, with bounded weights. The same object until something changes."""
         if self._view is None:
-            peers = [entry.peer for entry in self._entries.values() if entry.state not in OUTSIDE]
+            peers = [entry.peer for entry in self._entries.values() if self._is_member(entry)]
             ordered = sorted([self._me, *peers], key=lambda peer: peer.node_id)
             self._view = ClusterView(self._me.node_id, bounded_weights(ordered))
         return self._view
 
     def suspects(self) -> frozenset[NodeId]:
         """Those of the view that should be asked last."""
-        return frozenset(node_id for node_id, entry in self._entries.items() if entry.state is State.SUSPECT)
+        silent = (State.SUSPECT,) if self._leased is None else (State.SUSPECT, State.DEAD, State.LEFT)
+        return frozenset(node_id for node_id, entry in self._entries.items() if entry.state in silent)
 
     def members(self) -> tuple[Member, ...]:
         """Every peer known (not me), by node id."""
@@ -242,6 +253,11 @@ class Membership:
         return tuple(conflict for conflict, _ in self._conflicts.values())
 
     # --- steps
+
+    def _is_member(self, entry: _Entry) -> bool:
+        """Whether it is in the view: by its lease, once it answered here, where a registry keeps leases."""
+        leased = self._leased is not None and entry.peer.node_id in self._leased and entry.last_contact is not None
+        return leased if self._leases_known else leased or entry.state not in OUTSIDE
 
     def _is_other_way(self, entry: _Entry, peer: Peer) -> bool:
         return entry.state is not State.ALIVE and _address(peer) != _address(entry.peer)

@@ -85,7 +85,7 @@ class Names:
         self._lock = threading.Lock()
         self._refs = Refs({ref.name: ref for ref in store.refs()})
         self._snapshots = Snapshots({record.id: newer_snapshot(None, record) or record for record in store.snapshots()})
-        stamps = [record.pin_stamp for record in self._snapshots.records.values()]
+        stamps = [max(record.pin_stamp, record.replicas_stamp) for record in self._snapshots.records.values()]
         self._clock = max([Stamp(0, 0, me), *(ref.stamp for ref in self._refs.told), *stamps])
         self._warned_full = False
         self.removals = 0
@@ -192,12 +192,19 @@ class Names:
     def pin(self, snapshot: SnapshotId, *, pinned: bool) -> bool:
         """Whether that changed anything. Raises SnapshotUnknown, also for one that users do not see."""
         with self._writing() as draft:
-            known = self._living(draft, snapshot)
-            if not known.shown:
-                raise SnapshotUnknown(f"snapshot {snapshot.hex()} is not published yet")
+            known = self._shown(draft, snapshot)
             if known.pinned == pinned:
                 return False
             self._keep_snapshot(draft, replace(known, pinned=pinned, pin_stamp=self._next_stamp()))
+            return True
+
+    def set_replicas(self, snapshot: SnapshotId, replicas: int) -> bool:
+        """Whether that changed anything. Raises SnapshotUnknown, also for one that users do not see."""
+        with self._writing() as draft:
+            known = self._shown(draft, snapshot)
+            if known.replicas == replicas:
+                return False
+            self._keep_snapshot(draft, replace(known, replicas=replicas, replicas_stamp=self._next_stamp()))
             return True
 
     def forget(self, snapshot: SnapshotId) -> bool:
@@ -231,14 +238,14 @@ class Names:
             self._store.show_snapshot(merged.id, merged)
         draft.snapshots[merged.id] = merged
         draft.snapshots_changed = True
-        self._clock = max(self._clock, merged.pin_stamp)
+        self._clock = max(self._clock, merged.pin_stamp, merged.replicas_stamp)
         return True
 
     def _keep_snapshot(self, draft: _Draft, record: SnapshotRecord) -> None:
         self._store.show_snapshot(record.id, record)
         draft.snapshots[record.id] = record
         draft.snapshots_changed = True
-        self._clock = max(self._clock, record.pin_stamp)
+        self._clock = max(self._clock, record.pin_stamp, record.replicas_stamp)
 
     def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
         """Leave a tombstone, and untag what names it; the names. Raises SnapshotUnknown, and Refused while it is named
@@ -281,6 +288,12 @@ class Names:
         if record is None or not is_living(record):
             raise SnapshotUnknown(f"no snapshot {snapshot.hex()} is known here")
         return record
+
+    def _shown(self, draft: _Draft, snapshot: SnapshotId) -> SnapshotRecord:
+        known = self._living(draft, snapshot)
+        if not known.shown:
+            raise SnapshotUnknown(f"snapshot {snapshot.hex()} is not published yet")
+        return known
 
     def _set_ref(self, draft: _Draft, name: str, snapshot: SnapshotId | None) -> RefRecord:
         told = RefRecord(name, snapshot, self._next_stamp())

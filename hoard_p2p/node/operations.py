@@ -9,7 +9,15 @@ from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import BadRequest, StoreFailed
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
-from hoard_p2p.node import framing, retention_operations, room_operations, scrub_operations, through_operations
+from hoard_p2p.node import (
+    framing,
+    repair_operations,
+    retention_operations,
+    room_operations,
+    scrub_operations,
+    through_operations,
+    warming,
+)
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
@@ -51,6 +59,8 @@ async def _open(node: Node, request: LocalRequest) -> LocalReply:
     snapshot = await node.resolve(text_of(request.args, "snapshot"))
     if request.args.get("mount") is True:
         await node.retention.expect_mount(snapshot)
+        if request.args.get("fill") is not False:
+            node.fills.expect_mount(snapshot)
     request.stay.enter_context(node.leases.held(snapshot, f"open in pid {request.pid}"))
     opened = await node.open(snapshot)
     await node.blocking(node.reader.forget_dead)  # the asker may be about to enter itself
@@ -185,10 +195,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "snapshots": _snapshots,
     "tag": _tag,
     "untag": _untag,
+    **repair_operations.OPERATIONS,
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,
     **through_operations.OPERATIONS,
+    **warming.OPERATIONS,
 }
 
 

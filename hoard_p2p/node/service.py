@@ -10,6 +10,7 @@ from hoard_p2p.errors import ChunkCorrupt, Corrupt, HoardError, NotFound, StoreF
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
 from hoard_p2p.node.removal import uses_here
@@ -42,6 +43,7 @@ class NodeService:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._metrics = Metrics(node)
+        self._feeding = Feeding(node, self.locate, self.release)
         self._lent: dict[int, _Lent] = {}
         """Slabs that are being sent, by descriptor: they stay open meanwhile."""
         self._lock = threading.Lock()
@@ -123,9 +125,8 @@ class NodeService:
                 else:
                     del self._lent[extent.fd]
 
-    async def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
-        """Nothing yet but what is always true: ask elsewhere."""
-        yield FeedEnd(False, f"{self._node.me.name} streams nothing")
+    def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
+        return self._feeding.feed(ask, patience)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""

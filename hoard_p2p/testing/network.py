@@ -18,6 +18,7 @@ from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
 from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
@@ -156,7 +157,7 @@ FEED_BATCH = 700
 
 
 @contextmanager
-def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[int]:
+def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS, security: Security = OPEN) -> Iterator[int]:
     """A real server for `service` on loopback, on an event loop in a thread of its own; gives its port."""
     started: Future[tuple[int, Callable[[], None]]] = Future()
 
@@ -166,7 +167,7 @@ def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[i
         def stop() -> None:
             loop.call_soon_threadsafe(stopped.set)
 
-        server = make_server(service, limits=limits)
+        server = make_server(service, limits=limits, security=security)
         try:
             port = await server.start("127.0.0.1", 0)
             started.set_result((port, stop))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
 import aiohttp
@@ -11,7 +12,10 @@ from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer, is_near
-from hoard_p2p.transfer import wire, wire_life
+from hoard_p2p.transfer import sessions, wire, wire_life
+from hoard_p2p.transfer.keys import OPEN, Security
+from hoard_p2p.transfer.sessions import Unproven
+from hoard_p2p.transfer.sessions_client import Answer, Question, Sessions
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 
@@ -38,9 +42,17 @@ class PeerControl:
 
     _session: aiohttp.ClientSession
 
+    def __init__(self, security: Security = OPEN) -> None:
+        self._security = security
+        self._sessions = None if security.ring is None else Sessions(security.ring)
+
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(
-            limit=0, limit_per_host=CONNECTIONS_PER_PEER, keepalive_timeout=IDLE_TIME, use_dns_cache=False
+            limit=0,
+            limit_per_host=CONNECTIONS_PER_PEER,
+            keepalive_timeout=IDLE_TIME,
+            use_dns_cache=False,
+            ssl=True if self._security.tls is None else self._security.tls.client,
         )
         # no proxy, no cookies, no redirects: a peer is asked itself or not at all
         self._session = aiohttp.ClientSession(
@@ -56,8 +68,8 @@ class PeerControl:
 
     async def hello(self, host: str, port: int, *, me: Hello | None = None, timeout: float = 2.0) -> Hello:
         """Ask who listens there, and tell who I am if `me` is given. The peer's record has `host` and `port` as asked,
-        the address it was reached at. A public address is not asked."""
-        if not is_near(host):
+        the address it was reached at. A public address is not asked without a key."""
+        if self._sessions is None and not is_near(host):
             raise PeerUnavailable(f"{host} is a public address; nodes without a key talk to private ones only")
         place = Peer(NodeId(b""), 0, "", "", host, port, 0)
         body = None if me is None else wire.encode_hello(replace(me, members=()))
@@ -149,19 +161,30 @@ class PeerControl:
     async def _exchange(
         self, peer: Peer, path: str, body: bytes | None, timeout: float, most: int
     ) -> "bytes | HoardError":
-        method = "GET" if body is None else "POST"
         try:
-            async with (
-                asyncio.timeout(timeout),
-                self._session.request(method, f"{peer.url}/v1/{path}", data=body, allow_redirects=False) as response,
-            ):
-                if response.status == 200:
-                    return await _bounded(response, most)
-                return _failure(response.status, await _bounded(response, MAX_ERROR))
+            async with asyncio.timeout(timeout):
+                answer = await self._answer(peer, Question(f"/v1/{path}", body), most)
         except TimeoutError as error:
             raise PeerUnavailable(f"{peer.url} did not answer {path} in {timeout} s") from error
+        except Unproven as error:
+            raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {error}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {error!r}") from error
+        return answer.body if answer.status == 200 else _failure(answer.status, answer.body)
+
+    async def _answer(self, peer: Peer, question: Question, most: int) -> Answer:
+        """The answer to one question, proven if there is a key."""
+        send = partial(self._send, peer, most)
+        return await send(question, "") if self._sessions is None else await self._sessions.ask(peer, question, send)
+
+    async def _send(self, peer: Peer, most: int, question: Question, proof: str) -> Answer:
+        headers = {sessions.HEADER: proof} if proof else {}
+        url, method = f"{self._security.scheme}://{peer.place}{question.path}", question.method
+        async with self._session.request(
+            method, url, data=question.body, headers=headers, allow_redirects=False
+        ) as response:
+            told = await _bounded(response, most if response.status == 200 else MAX_ERROR)
+            return Answer(response.status, response.content_type, response.headers.get(sessions.HEADER, ""), told)
 
 
 class _Absent(HoardError):

@@ -131,6 +131,7 @@ def encode_residency(residency: Residency) -> bytes:
             "node": residency.node.hex(),
             "version": residency.version,
             "bits": base64.b64encode(residency.bits).decode(),
+            "full": residency.full,
         }
     )
 
@@ -186,6 +187,7 @@ def decode_residency(body: bytes) -> Residency:
         node=fields.node("node"),
         version=fields.number("version", MAX_U64),
         bits=fields.base64("bits", MAX_RESIDENCY),
+        full=fields.flag_or("full", False),
     )
 
 
@@ -306,6 +308,10 @@ class Fields:
         if not isinstance(value, bool):
             raise BadRequest(f"{name}: neither true nor false")
         return value
+
+    def flag_or(self, name: str, absent: bool) -> bool:
+        """`absent`: what a node of an earlier version means, which does not tell."""
+        return self.flag(name) if name in self._record else absent
 
     def number(self, name: str, most: int) -> int:
         return _number(self._record.get(name), name, most)

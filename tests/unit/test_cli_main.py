@@ -28,12 +28,13 @@ COMMANDS = [
         "pin",
         "publish",
         "refs",
+        "replicas",
         "rm",
         "scrub",
         "status",
         "tag",
     ),
-    *("umount", "unpin", "untag", "up"),
+    *("umount", "unpin", "untag", "up", "warm", "where"),
 ]
 
 

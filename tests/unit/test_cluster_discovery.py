@@ -9,9 +9,10 @@ from zeroconf import ServiceInfo
 from hoard_p2p.cluster import interfaces
 from hoard_p2p.cluster.discovery import Address, Advert, parse_discovery
 from hoard_p2p.cluster.mdns import SERVICE, MdnsDiscovery, advertised, reported, spoken_on
-from hoard_p2p.cluster.static import StaticDiscovery, read_address_file
+from hoard_p2p.cluster.static import StaticDiscovery, parse_list, read_address_file
 from hoard_p2p.errors import BadRequest
 from hoard_p2p.peer import NodeId
+from hoard_p2p.registry import parse_registry
 
 UNRESOLVABLE = "x" * 70
 """A label too long for any resolver, so that no server is asked."""
@@ -42,6 +43,27 @@ def test_mdns_is_a_discovery() -> None:
 def test_static_lists_report_each_address() -> None:
     found = asyncio.run(first_found("static:10.0.0.1:7000,10.0.0.2:7001, [fd00::1]:7002", 3))
     assert found == {Address("10.0.0.1", 7000), Address("10.0.0.2", 7001), Address("fd00::1", 7002)}
+
+
+def test_a_static_list_may_be_a_node_list_of_slurm() -> None:
+    assert parse_list("node[01-03,7]:7440, gpu[1-2]-r[8-9]:7440, [fd00::1]:7441") == [
+        *(Address(f"node{number}", 7440) for number in ("01", "02", "03", "7")),
+        *(Address(f"gpu{first}-r{second}", 7440) for first in (1, 2) for second in (8, 9)),
+        Address("fd00::1", 7441),
+    ]
+
+
+def test_dns_reports_every_address_of_a_name() -> None:
+    found = asyncio.run(first_found("dns:localhost:7000", 1))
+    assert {address.host for address in found} <= {"127.0.0.1", "::1"}
+
+
+def test_an_etcd_is_named_by_its_members_and_the_password_is_not_shown() -> None:
+    address = parse_registry("etcd://me:a%40b@10.0.0.1,10.0.0.2:2380?ca=/etc/ca.pem")
+    assert address.urls == ("http://10.0.0.1:2379", "http://10.0.0.2:2380")
+    assert (address.user, address.password, address.ca) == ("me", "a@b", "/etc/ca.pem")
+    assert address.name == "etcd:http://10.0.0.1:2379,http://10.0.0.2:2380"
+    assert parse_registry("etcd:https://[fd00::1]:2379").urls == ("https://[fd00::1]:2379",)
 
 
 def test_static_names_are_resolved() -> None:
@@ -76,16 +98,28 @@ def test_a_name_that_does_not_resolve_is_one_warning_and_hides_no_other(caplog: 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "mdns:x", "static:", "static:host", "static::7000", "static:host:0", "static:h:99999", "magic"]
+    "text",
+    [
+        "",
+        "mdns:x",
+        "static:",
+        "static:host",
+        "static::7000",
+        "static:host:0",
+        "static:h:99999",
+        "magic",
+        "dns:",
+        "dns:h",
+        "etcd:",
+        "etcd:http://",
+        "static:n[3-1]:7",
+        "static:n[1-99999]:7",
+        "etcd:h?x=1",
+        "etcd:h:x",
+    ],
 )
 def test_what_cannot_be_meant_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
-        parse_discovery(text, ADVERT)
-
-
-@pytest.mark.parametrize("text", ["dns:hoard:7000", "etcd:http://e:2379"])
-def test_what_is_planned_is_refused_with_the_reason(text: str) -> None:
-    with pytest.raises(BadRequest, match="not in this version"):
         parse_discovery(text, ADVERT)
 
 
@@ -122,10 +156,25 @@ def record(properties: dict[str, str], port: int | None = 7000) -> ServiceInfo:
     return ServiceInfo(SERVICE, f"n.{SERVICE}", port, properties=properties, addresses=addresses)
 
 
+def advert(*keys: str) -> Advert:
+    return Advert(NodeId(bytes(16)), "c", "", "10.0.0.9", 7000, keys or ("",))
+
+
 def test_mdns_reports_every_address_of_a_node_of_this_cluster() -> None:
-    assert reported(record({"cluster": "c"}), "c") == [Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)]
+    assert reported(record({"cluster": "c"}), advert()) == [Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)]
 
 
-@pytest.mark.parametrize("info", [record({"cluster": "d"}), record({}), record({"cluster": "c"}, None)])
-def test_mdns_reports_no_node_of_another_cluster_or_without_a_port(info: ServiceInfo) -> None:
-    assert reported(info, "c") == []
+@pytest.mark.parametrize(
+    "info",
+    [record({"cluster": "d"}), record({}), record({"cluster": "c"}, None), record({"cluster": "c", "key": "aa"})],
+)
+def test_mdns_reports_no_node_of_another_cluster_with_a_key_or_without_a_port(info: ServiceInfo) -> None:
+    assert reported(info, advert()) == []
+
+
+def test_mdns_reports_nodes_that_sign_with_any_key_that_this_node_accepts() -> None:
+    mine = advert("new", "old")
+    assert reported(record({"cluster": "c", "key": "new"}), mine)
+    assert reported(record({"cluster": "c", "key": "old"}), mine)
+    assert reported(record({"cluster": "c", "key": "other"}), mine) == []
+    assert reported(record({"cluster": "c"}), mine) == []

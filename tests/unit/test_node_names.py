@@ -258,6 +258,7 @@ def told_snapshots(draw: st.DrawFn) -> SnapshotRecord:
     stamp = Stamp(draw(st.integers(1, 2)), 0, draw(st.sampled_from([ME, OTHER])))
     pinned, stamp = draw(st.sampled_from([(False, NEVER), (False, stamp), (True, stamp)]))
     record = SnapshotRecord(IDENTIFIER, created, created, replicas, pinned, 1, draw(st.booleans()), source, 0, stamp)
+    record = replace(record, origin=draw(st.sampled_from(["", "dir:/a", "dir:/b"])))
     return replace(record, removed=removed) if removed >= created else record
 
 
@@ -339,6 +340,32 @@ def test_a_record_without_a_pin_is_one_that_was_never_pinned(names: Names, other
     old = [{key: value for key, value in record.items() if key != "pin"} for record in names.snapshot_records()]
     names.merge_snapshots(old, "a node that knows no pins")
     assert names.snapshots()[0].pinned
+
+
+def test_the_origin_of_the_last_publish_is_told_and_covered_by_the_digest(names: Names, other: Names) -> None:
+    add(names, 1)
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert other.snapshots()[0].origin == ""
+    assert all("origin" not in record for record in names.snapshot_records())
+    before = other.digests()
+    told = [
+        {**record, "created": int(str(record["created"])) + 1, "origin": "dir:/mnt/set"}
+        for record in names.snapshot_records()
+    ]
+    other.merge_snapshots(told, "a publisher")
+    assert other.snapshots()[0].origin == "dir:/mnt/set"
+    assert other.digests() != before
+    names.merge_snapshots(other.snapshot_records(), "other")
+    assert names.digests() == other.digests()
+
+
+@pytest.mark.expect_warnings
+@pytest.mark.parametrize("origin", [7, ["dir:/x"], "dir:/\n", "dir:/" + "x" * 4096, "dir:/\ud800"])
+def test_an_origin_that_is_no_text_of_a_line_is_left_out(names: Names, other: Names, origin: Json) -> None:
+    add(names, 1)
+    told = [{**record, "origin": origin} for record in names.snapshot_records()]
+    assert other.merge_snapshots(told, "names") == 0
+    assert other.snapshots() == []
 
 
 @pytest.mark.expect_warnings
