@@ -1,26 +1,31 @@
 """Fill of a data set on many nodes at once: each chunk of each segment on its way from node to node.
 
-Who asks whom is decided by `routes` (production code), in which order by the window. A node passes a chunk on when it
-has it whole. A stream has one chunk on its way at a time; a node has many streams.
+Who asks whom is decided by `routes`, what is under way by `fill.window` (production code both). A node passes a chunk
+on when it has it whole. A stream has one chunk on its way at a time; a node has many streams.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hoard_p2p.fill.window import Window, common_order
+from hoard_p2p.ids import SnapshotId
 from simulations.engine import Engine
 from simulations.network import Network, Path, carry
 from simulations.routes import ORIGIN, Routes
 
+SET = SnapshotId(b"s" * 32)
+
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a data set, in bytes: `segments` of `chunks` chunks each. At most `window` segments are under way in a node
-    that it chose itself."""
+    """Of a data set, in bytes: `segments` of `chunks` chunks each. `window` segments and `window_bytes` of them are
+    under way in a node at most, besides those that it was asked for."""
 
     segments: int
     chunks: int
     chunk: int
     window: int
+    window_bytes: int
     latency: float
     origin_latency: float
 
@@ -46,27 +51,30 @@ class Flight:
 
 class Filling:
     """The state of all nodes. `held[n][s]`: the chunks of segment s that node n has, a bit each; `taken[n, s]`: those
-    that come to it some other way; `on_landed` is told (node, segment, new bits)."""
+    that come to it some other way; `on_landed` is told (node, segment, new bits); `most`: flights that one node had at
+    a time, at most."""
 
-    def __init__(self, engine: Engine, network: Network, shape: Shape, routes: Routes, order: Sequence[int]) -> None:
+    def __init__(self, engine: Engine, network: Network, shape: Shape, routes: Routes) -> None:
         nodes = len(network.racks)
         self.engine, self.network, self.shape, self.routes = engine, network, shape, routes
-        self.order = order
         self.whole = (1 << shape.chunks) - 1
         self.held = [[0] * shape.segments for _ in range(nodes)]
         self.flights: list[dict[int, Flight]] = [{} for _ in range(nodes)]
         self.left = [shape.segments] * nodes
         self.done = [float("inf")] * nodes
         self.dead: set[int] = set()
+        self.most = 0
         self.on_landed: Callable[[int, int, int], None] | None = None
         self.taken: dict[tuple[int, int], int] = {}
-        self._own = [0] * nodes
-        self._next = [0] * nodes
+        self._windows: dict[int, Window] = {}
 
     # --- what a node does
 
     def begin(self, node: int) -> None:
         """Fill the whole set from now on."""
+        shape = self.shape
+        size, order = shape.chunks * shape.chunk, common_order(SET, shape.segments)
+        self._windows[node] = Window(order, lambda _: size, most_bytes=shape.window_bytes, most_segments=shape.window)
         self._widen(node)
 
     def land(self, node: int, segment: int, bits: int) -> None:
@@ -92,20 +100,25 @@ class Filling:
             self.done[node] = self.engine.now
         if flight is not None:
             del self.flights[node][segment]
-            self._own[node] -= flight.own
-            self._widen(node)
+            if flight.own:
+                self._windows[node].done(segment)
+                self._widen(node)
 
     def _widen(self, node: int) -> None:
-        while self._own[node] < self.shape.window and self._next[node] < self.shape.segments:
-            segment = self.order[self._next[node]]
-            self._next[node] += 1
-            if segment not in self.flights[node] and self.held[node][segment] != self.whole:
-                self._own[node] += 1
-                self._start(node, segment, own=True)
+        window = self._windows[node]
+        while taken := window.take():
+            for segment in taken:
+                if self.held[node][segment] == self.whole:
+                    window.done(segment)
+                elif segment in self.flights[node]:
+                    self.flights[node][segment].own = True
+                else:
+                    self._start(node, segment, own=True)
 
     def _start(self, node: int, segment: int, *, own: bool) -> None:
         flight = Flight(node, segment, own)
         self.flights[node][segment] = flight
+        self.most = max(self.most, len(self.flights[node]))
         self._route(flight)
 
     def _route(self, flight: Flight) -> None:
