@@ -8,7 +8,7 @@ DEV := $(VENV)/.ready-dev
 PACKAGE := hoard_p2p tests benchmarks simulations
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak nightly simulate check format bench bench-publish bench-mount bench-fetch clean
+.PHONY: help demo test soak nightly simulate check format bench bench-publish bench-mount bench-fetch bench-cluster clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -22,8 +22,9 @@ test: $(DEV)  ## all tests; what needs root or /dev/fuse and has neither is skip
 soak: $(DEV)  ## the long tests: minutes of killing under checked reads
 	$(BIN)/pytest -m soak $(ARGS)
 
-simulate: $(RUN)  ## decisions of the real code over made-up loads (docs/simulations.md)
-	$(BIN)/python simulations/retention.py
+simulate: $(RUN)  ## made-up clusters that run the real decisions: all scenarios, or SCENARIO=coldstart ARGS=... (docs/simulations.md)
+	@for scenario in $(or $(SCENARIO),paper coldstart search failures retention disagreement); do \
+	  $(BIN)/python -m simulations $$scenario $(ARGS) || exit 1; done
 
 nightly: $(DEV)  ## the store: 10,000 random steps, a kill at every step, a thousand power cuts, a hundred dead nodes
 	HOARD_MACHINE_STEPS=10000 HOARD_KILL_EVERY=1 HOARD_POWER_CUTS=200 HOARD_POWER_SEEDS=1,2,3,4,5 HOARD_NODE_KILLS=100 HOARD_NODE_EVERY=6 \
@@ -50,6 +51,9 @@ bench-mount: $(RUN)  ## a mount against the native file system (docs/benchmarks.
 
 bench-fetch: $(RUN)  ## whole files read from a peer for the first time
 	$(BIN)/python benchmarks/fetch.py $(ARGS)
+
+bench-cluster: $(RUN)  ## nodes and the links between them, shaped (needs root, nginx, curl, b3sum)
+	$(BIN)/python benchmarks/cluster.py $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

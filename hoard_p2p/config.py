@@ -12,6 +12,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 DEFAULT_REPLICAS = 2
 DEFAULT_TIMEOUT = 60.0
+DEFAULT_REPAIR_GRACE = 60.0
+DEFAULT_REPAIR_LIMIT = 50 << 20
 LEAST_CAPACITY, MOST_CAPACITY = 1 << 20, 1 << 60
 """Bytes that a store may be allowed."""
 _UNITS = {"": 1, "b": 1, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
@@ -41,6 +43,8 @@ class NodeSettings(NamedTuple):
     as `parse_floor` reads it, empty: as before, at first the default. `port` 0: any free port. `scrub_days`: the
     period of the background scrub, 0: none, None: as before. `peer_limit`: bytes a second sent to other nodes, 0: no
     limit. `origin_streams`: nodes that read one origin at a time. `rack_command` prints the rack, if `rack` is empty.
+    `repair_grace`: seconds for which the copies of a node that is away are not made elsewhere; `repair_limit`: bytes a
+    second that this node copies to repair, 0: no limit.
     """
 
     data_dir: Path
@@ -59,6 +63,8 @@ class NodeSettings(NamedTuple):
     peer_limit: int = 0
     cluster_key_file: str = ""
     encrypt: bool = False
+    repair_grace: float = DEFAULT_REPAIR_GRACE
+    repair_limit: int = DEFAULT_REPAIR_LIMIT
 
 
 def parse_size(text: str) -> int:

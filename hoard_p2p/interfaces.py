@@ -316,12 +316,13 @@ class PeerSegments(Protocol):
 
 class Residency(NamedTuple):
     """Which segments of a snapshot a node holds whole, counted from disk (I12). Bit i of `bits` (byte i // 8, bit
-    i % 8) is segment i; catalog segments are not counted."""
+    i % 8) is segment i; catalog segments are not counted. `full`: it takes no copies now, for want of room."""
 
     snapshot: SnapshotId
     node: "NodeId"
     version: int
     bits: bytes
+    full: bool = False
 
     def holds(self, segment: int) -> bool:
         byte = segment >> 3

@@ -68,9 +68,14 @@ class Peer:
     wire_version: int = WIRE_VERSION
 
     @property
-    def url(self) -> str:
+    def place(self) -> str:
+        """Host and port as in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.place}"
 
 
 OriginId = NewType("OriginId", bytes)

@@ -1,16 +1,18 @@
-"""Hit ratio of one data set that is larger than its room, read in shuffled epochs: what Hoard keeps, against LRU.
+"""(e) Hit ratio of one data set that is larger than its room, read in shuffled epochs: what Hoard keeps, against LRU.
 
 Hoard keeps what came first (`storage.eviction`: nothing of a set in use goes) and reads the rest through unstored; LRU
 replaces the piece that was used longest ago. Also: a cold set beside it goes whole, once, and nothing thrashes.
-Run: `make simulate`. No clock, no I/O; the draw is seeded.
 """
 
+import argparse
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.storage.eviction import CachedSet, Part, order
+from simulations.table import Table
 
 PIECES = 2000
 EPOCHS = 6
@@ -111,15 +113,22 @@ def compare(share: float, seed: int = 1) -> Row:
     return Row(share, hoard, lru, ours.evicted / PIECES, theirs.evicted / PIECES)
 
 
-def main() -> None:
-    print(
-        f"{PIECES} pieces, {EPOCHS} shuffled epochs, a cold set in the room before; hit ratio of epochs 2 to {EPOCHS}"
+def table(seed: int = 1) -> Table:
+    rows = tuple(
+        (row.share, row.hoard, row.lru, row.hoard_churn, row.lru_churn) for row in (compare(s, seed) for s in SHARES)
     )
-    print("| room / set | Hoard | LRU | evicted by Hoard, sets | by LRU |")
-    print("|---|---|---|---|---|")
-    for row in map(compare, SHARES):
-        print(f"| {row.share:.2f} | {row.hoard:.3f} | {row.lru:.3f} | {row.hoard_churn:.2f} | {row.lru_churn:.2f} |")
+    return Table(
+        f"A set of {PIECES} pieces that is larger than its room: hit ratio of epochs 2 to {EPOCHS}",
+        ("room / set", "Hoard", "LRU", "evicted by Hoard, sets", "by LRU"),
+        rows,
+        ("epochs are shuffled; a cold set was in the room before",),
+        {"seed": seed},
+    )
 
 
-if __name__ == "__main__":
-    main()
+def tables(arguments: argparse.Namespace) -> Sequence[Table]:
+    return [table(arguments.seed)]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=1, metavar="SEED", help="default: 1")

@@ -21,16 +21,18 @@ MODULES = {
     "demo": "demo",
     "diff": "diff",
     "doctor": "doctor",
-    "down": "nodes",
+    "down": "stopping",
     "evict": "retention",
     "export": "export",
     "gc": "retention",
+    "key": "keys",
     "ls": "reading",
     "mount": "mounting",
     "peers": "nodes",
     "pin": "retention",
     "publish": "publishing",
     "refs": "naming",
+    "replicas": "retention",
     "rm": "retention",
     "scrub": "scrubbing",
     "status": "nodes",
@@ -39,6 +41,8 @@ MODULES = {
     "unpin": "retention",
     "untag": "naming",
     "up": "nodes",
+    "warm": "warming",
+    "where": "where",
 }
 """Each command, and the module of this package that has a function of its name."""
 

@@ -44,6 +44,19 @@ def wait_for(what: str, ready: Callable[[], bool], timeout: float) -> None:
         time.sleep(0.02)
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a node runs: its address, further options of `hoard up`, and the command that it is started inside of
+    (which must not change its pid)."""
+
+    listen: str = "127.0.0.1:0"
+    options: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+
+
+HERE = Where()
+
+
 @dataclass(slots=True)
 class LocalNode:
     """A node process of a LocalCluster."""
@@ -83,13 +96,15 @@ class LocalCluster:
 
     # --- nodes
 
-    def start(self, name: str, *, rack: str = "") -> LocalNode:
-        """Start a node on loopback and wait until it answers."""
+    def start(self, name: str, *, rack: str = "", where: Where = HERE, options: Sequence[str] = ()) -> LocalNode:
+        """Start a node, on loopback if not said otherwise, and wait until it answers. `options`: further ones of
+        `hoard up`."""
         data_dir, log = self.root / name, self.root / f"{name}.log"
-        command = ["up", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--name", name, "--rack", rack]
+        command = ["up", "--data-dir", str(data_dir), "--listen", where.listen, "--name", name, "--rack", rack]
         command += ["--cluster", self.name, *(part for url in self._discovery for part in ("--discovery", url))]
+        command += options
         with log.open("wb") as out:
-            process = self._spawn(command, stdout=out, stderr=out)
+            process = self._spawn([*command, *where.options], stdout=out, stderr=out, inside=where.inside)
         node = LocalNode(name, data_dir, process, log)
         self.nodes.append(node)
         wait_for(f"node {name}; its log ends:\n{node.last_lines}", lambda: self._answers(node), START_TIMEOUT)
@@ -166,10 +181,15 @@ class LocalCluster:
         return point, time.perf_counter() - began
 
     def _spawn(
-        self, arguments: Sequence[str], *, stdout: int | IO[bytes], stderr: int | IO[bytes] | None
+        self,
+        arguments: Sequence[str],
+        *,
+        stdout: int | IO[bytes],
+        stderr: int | IO[bytes] | None,
+        inside: Sequence[str] = (),
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "hoard_p2p.cli.main", *arguments],
+            [*inside, sys.executable, "-m", "hoard_p2p.cli.main", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

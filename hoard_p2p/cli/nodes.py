@@ -1,9 +1,6 @@
-"""The node of this machine: `up`, `down`, `status`, `peers`."""
+"""The node of this machine: `up`, `status`, `peers`."""
 
-import contextlib
 import logging
-import os
-import select
 import sys
 import time
 from pathlib import Path
@@ -15,9 +12,12 @@ from hoard_p2p.cli.capacity import floor_text, limit_text, state_lines
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.life import life_text
 from hoard_p2p.cli.options import TEXT, data_dir_option, json_option
+from hoard_p2p.cli.origins import origins_text
 from hoard_p2p.cli.output import complain, table, write_json
 from hoard_p2p.cli.scrubbing import scrub_text
 from hoard_p2p.config import (
+    DEFAULT_REPAIR_GRACE,
+    DEFAULT_REPAIR_LIMIT,
     NodeSettings,
     default_cluster,
     default_name,
@@ -26,18 +26,16 @@ from hoard_p2p.config import (
     parse_listen,
     parse_size,
 )
-from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.printing import printable, size_text
 
-DOWN_TIMEOUT = 60.0
-"""Seconds that a node which has stopped listening may take to end its process."""
-
 OPEN_MODE = (
-    "warning: open mode, there is no key: whoever can reach this node's port can read what is published; "
-    "only private addresses are served"
+    "warning: open mode, there is no key: whoever can reach this node's port can read what is published, and take "
+    "part; only private addresses are served (a key: hoard key new FILE, --cluster-key-file FILE)"
 )
 WATCH_EVERY = 1.0
+UNEVEN = 1.25
+"""A rack whose nodes keep so much more than their share by weight is shown."""
 NO_PEERS = (
     "no peers: other nodes are found by multicast DNS if their --cluster is the same; where that is blocked, start "
     "nodes with --discovery static:HOST:PORT"
@@ -111,9 +109,24 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option(
     "--peer-limit",
     type=parse_size,
-    default="0",
+    default=None,
     metavar="RATE",
     help="Bytes a second that this node sends to others at most, for instance 500MiB [default: no limit].",
+)
+@click.option(
+    "--repair-grace",
+    type=click.FloatRange(0, 86_400),
+    default=DEFAULT_REPAIR_GRACE,
+    show_default=True,
+    metavar="SECONDS",
+    help="The copies of a node that is away are made elsewhere after so long.",
+)
+@click.option(
+    "--repair-limit",
+    type=parse_size,
+    default=str(DEFAULT_REPAIR_LIMIT),
+    metavar="RATE",
+    help="Bytes a second that this node copies to repair, 0: no limit [default: 50MiB].",
 )
 @click.option(
     "--cluster-key-file", type=TEXT, default=None, metavar="FILE", help="Only nodes with this key meet (hoard key new)."
@@ -134,7 +147,9 @@ def up(
     scrub_days: float | None,
     allow_origin: tuple[str, ...],
     origin_streams: int,
-    peer_limit: int,
+    peer_limit: int | None,
+    repair_grace: float,
+    repair_limit: int,
     cluster_key_file: str | None,
     encrypt: bool,
     detach: bool,
@@ -166,11 +181,13 @@ def up(
         rack_command=rack_command or "",
         allow_origin=allow_origin,
         origin_streams=origin_streams,
-        peer_limit=peer_limit,
-        cluster_key_file=cluster_key_file or "",
+        peer_limit=peer_limit or 0,
+        repair_grace=repair_grace,
+        repair_limit=repair_limit,
+        cluster_key_file=str(Path(cluster_key_file).absolute()) if cluster_key_file else "",
         encrypt=encrypt,
     )
-    if not is_loopback(host):
+    if not is_loopback(host) and not cluster_key_file:
         complain(OPEN_MODE)
     if detach:
         print(f"the node is up, pid {start_detached(settings)}")
@@ -181,53 +198,11 @@ def up(
 
 @click.command()
 @data_dir_option
-@click.pass_obj
-def down(doors: Doors, data_dir: Path) -> None:
-    """Stop the node of this machine. Mounts stay, and serve what is stored here. Status 0 also if none was running.
-
-    \b
-    Example:
-      hoard down
-    """
-    try:
-        _stop(doors, data_dir)
-    except NoNode:
-        complain("no node was running")
-
-
-def _stop(doors: Doors, data_dir: Path) -> None:
-    """Returns when the node's process has ended. Raises NoNode, DeadlineExceeded."""
-    with doors.connect(data_dir) as client:
-        pid = Fields(client.call("ping", {}).body).number("pid")
-        try:
-            process = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        try:
-            with contextlib.suppress(NoNode):  # it may be gone before it has answered
-                client.call("down", {})
-            _wait_end(process, pid)
-        finally:
-            os.close(process)
-
-
-def _wait_end(process: int, pid: int) -> None:
-    poll = select.poll()
-    poll.register(process, select.POLLIN)
-    if not poll.poll(int(DOWN_TIMEOUT * 1000)):
-        raise DeadlineExceeded(
-            f"the node stopped listening, but its process has not ended within {DOWN_TIMEOUT:.0f} s; "
-            f"look at its log, or end it with: kill -9 {pid}"
-        )
-
-
-@click.command()
-@data_dir_option
 @json_option
 @click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
 @click.pass_obj
 def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
-    """Show the node, its peers, snapshots, store and mounts.
+    """Show the node, its peers, snapshots, origins, store and mounts.
 
     SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
     many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
@@ -258,7 +233,8 @@ def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
 def status_text(body: Body) -> str:
     """The whole status as a person reads it."""
     answer = Fields(body)
-    sections = [_node_text(answer), peers_text(answer), _snapshots_text(answer), _mounts_text(answer)]
+    sections = [_node_text(answer), peers_text(answer), _snapshots_text(answer), origins_text(answer)]
+    sections.append(_mounts_text(answer))
     return "\n\n".join(section for section in sections if section)
 
 
@@ -273,9 +249,25 @@ def _node_text(answer: Fields) -> str:
             f"store     {size_text(store.number('used'))} used of {limit_text(store.number('capacity'))}, "
             f"{_room_text(store)}{store.number('chunks'):,} chunks, in {printable(node.text('data_dir'))}",
             *state_lines(store),
+            *_copies_lines(answer),
             *([f"scrub     {scrub_text(answer.fields('scrub'))}"] if answer.body.get("scrub") else []),
         )
     )
+
+
+def _copies_lines(answer: Fields) -> list[str]:
+    """What lacks copies, what this node is about to copy, and racks that keep more than their share."""
+    lines = []
+    lacking, repair = answer.number_or_none("under_replicated_bytes"), answer.body.get("repair")
+    if isinstance(repair, dict) and ((waiting := Fields(repair).number("waiting_bytes")) or lacking):
+        known = "some" if lacking is None else size_text(lacking)
+        full = "; this node has no room for more" if Fields(repair).flag("full") else ""
+        lines.append(f"copies    {known} have too few copies, {size_text(waiting)} are to be copied here{full}")
+    loads = {printable(rack.text("rack")): rack.body.get("load") for rack in answer.rows("racks")}
+    uneven = [f"{name} {load:g} x" for name, load in loads.items() if isinstance(load, int | float) and load >= UNEVEN]
+    if uneven:
+        lines.append(f"racks     uneven: to keep copies in distinct racks, nodes there keep more: {', '.join(uneven)}")
+    return lines
 
 
 def _room_text(store: Fields) -> str:

@@ -176,6 +176,12 @@ def _reading(fields: Fields) -> str:
 @click.option("--reproducible", is_flag=True, help="Drop modification times, so that equal files give an equal id.")
 @click.option("--rehash", is_flag=True, help="Read every file, also those that did not change since the last publish.")
 @click.option("--skip-unreadable", is_flag=True, help="Leave out what cannot be read, and name it, instead of failing.")
+@click.option(
+    "--shared-origin/--no-shared-origin",
+    default=None,
+    help="Other nodes see SOURCE, too: those that may (hoard up --allow-origin) read it, and no copies are made "
+    "[default: where it is on a network file system, they may read it, and copies are made].",
+)
 @click.option("--try", "try_it", is_flag=True, help="Begin even if it does not seem to fit on this node.")
 @click.pass_obj
 def publish(
@@ -194,6 +200,7 @@ def publish(
     reproducible: bool,
     rehash: bool,
     skip_unreadable: bool,
+    shared_origin: bool | None,
     try_it: bool,
 ) -> None:
     """Make a snapshot of the directory SOURCE and show it to the cluster.
@@ -209,12 +216,16 @@ def publish(
     slash matches only directories; ** stands for any number of directories. One that matched nothing is named at the
     end.
 
+    With --shared-origin, SOURCE must stay as it is while the snapshot is used: what no node has is read there, once for
+    the whole cluster, and copies may be evicted everywhere. A file that changed is an error for who reads it.
+
     What cannot fit in the store of this node is refused as soon as SOURCE was counted; --try goes on all the same.
 
     \b
     Examples:
       hoard publish /data/imagenet --name imagenet:2012
       id=$(hoard publish --exclude '*.tmp' --exclude .git/ /data/set)
+      hoard publish /mnt/nfs/imagenet --shared-origin --name imagenet:2012
     """
     options: dict[str, Json] = {
         "name": name,
@@ -227,6 +238,7 @@ def publish(
         "reproducible": reproducible,
         "rehash": rehash,
         "skip_unreadable": skip_unreadable,
+        "shared_origin": shared_origin,
         "try": try_it,
     }
     path = source_path(source)

@@ -1,4 +1,4 @@
-"""What lives and what goes: `pin`, `unpin`, `evict`, `gc`, `rm`."""
+"""What lives and what goes: `pin`, `unpin`, `replicas`, `evict`, `gc`, `rm`."""
 
 from pathlib import Path
 
@@ -86,6 +86,31 @@ def _set_pin(doors: Doors, data_dir: Path, op: str, snapshot: str, *, as_json: b
         return
     if not Fields(body).flag("changed"):
         complain(f"it is {op}ned already")
+    print(Fields(body).text("snapshot"))
+
+
+@click.command()
+@click.argument("snapshot", type=SNAPSHOT)
+@click.argument("copies", type=click.IntRange(1, 65_535), metavar="N")
+@data_dir_option
+@json_option
+@click.pass_obj
+def replicas(doors: Doors, snapshot: str, copies: int, data_dir: Path, as_json: bool) -> None:
+    """From now on N nodes are to keep each segment of SNAPSHOT.
+
+    Nodes make copies that are missing in the background (hoard status shows how many are); those that are too many
+    stay until their room is needed. Publishing the set again sets what that publish says.
+
+    \b
+    Example:
+      hoard replicas imagenet:2012 3
+    """
+    body = _call(doors, data_dir, "replicas", snapshot=snapshot, replicas=copies)
+    if as_json:
+        write_json(body)
+        return
+    if not Fields(body).flag("changed"):
+        complain("it had so many already")
     print(Fields(body).text("snapshot"))
 
 

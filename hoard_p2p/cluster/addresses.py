@@ -21,13 +21,15 @@ Found: TypeAlias = Callable[[Address], None]
 @dataclass(frozen=True, slots=True)
 class Advert:
     """What a node tells about itself where discovery can tell. `host` is what the server listens on, wildcards
-    included; `port` is the bound port."""
+    included; `port` is the bound port; `keys` are the fingerprints of the keys that it accepts, the one that it signs
+    with first, or one empty text in open mode."""
 
     node_id: NodeId
     cluster: str
     rack: str
     host: str
     port: int
+    keys: tuple[str, ...] = ("",)
 
 
 class Discovery(Protocol):

@@ -1,7 +1,7 @@
 """Discovery by multicast DNS: each node advertises `_hoard._tcp.local.` and browses for the others.
 
-The instance name is the node id; the TXT record has `cluster`, `id`, `rack`, `port` and `wire`. Only nodes of the same
-cluster are reported. The only door to zeroconf.
+The instance name is the node id; the TXT record has `cluster`, `id`, `rack`, `port`, `wire`, and `key` where there is
+one. Only nodes of the same cluster and key are reported. The only door to zeroconf.
 """
 
 import asyncio
@@ -130,6 +130,7 @@ class MdnsDiscovery:
                 "rack": advert.rack,
                 "port": str(advert.port),
                 "wire": str(WIRE_VERSION),
+                **({"key": advert.keys[0]} if advert.keys[0] else {}),
             },
             server=f"{name}.local.",
         )
@@ -148,13 +149,16 @@ class MdnsDiscovery:
         except (zeroconf.Error, OSError, ValueError) as error:  # whatever a stranger put on the network
             log.debug("mdns: %s cannot be looked up: %r", name, error)
             return
-        for address in reported(info, self._advert.cluster) if known else ():
+        for address in reported(info, self._advert) if known else ():
             found(address)
 
 
-def reported(info: ServiceInfo, cluster: str) -> list[Address]:
-    """Where the node of this record may be reached; nowhere if it is of another cluster."""
-    if info.port is None or info.properties.get(b"cluster") != cluster.encode():
+def reported(info: ServiceInfo, advert: Advert) -> list[Address]:
+    """Where the node of this record may be reached; nowhere if it is of another cluster, or signs with a key that the
+    node of `advert` does not accept."""
+    if info.port is None or info.properties.get(b"cluster") != advert.cluster.encode():
+        return []
+    if (info.properties.get(b"key") or b"").decode("ascii", "replace") not in advert.keys:
         return []
     hosts = info.parsed_scoped_addresses(IPVersion.All)
     return [Address(host, info.port) for host in hosts if not _lacks_scope(host)]

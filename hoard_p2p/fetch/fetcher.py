@@ -1,31 +1,33 @@
 """Getting chunks from peers: one flight per segment, chunks that are waited for first, every wait with a deadline.
 
 Promises: a chunk is delivered only after it matched its id; a peer that sends wrong bytes is shunned for a while and
-counted; failing to store fails no read (I5). Blind to how chunks are stored (`Keeper`) and to the wire (`PeerChunks`).
+counted; failing to store fails no read (I5). Blind to how chunks are stored (`Keeper`), to the wire (`PeerChunks`,
+`PeerSegments`) and to what an origin is (`OriginLane`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, Corrupt, HoardError, PeerUnavailable, StoreFailed
-from hoard_p2p.fetch.flight import Flight, shortened
-from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of, next_batch
-from hoard_p2p.fetch.sources import Favour, Sources
-from hoard_p2p.fetch.turns import Turns
+from hoard_p2p.errors import ChunkUnavailable, HoardError
+from hoard_p2p.fetch.asking import Keeper, Lane, Questions
+from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
+from hoard_p2p.fetch.following import Following
+from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
+from hoard_p2p.fetch.origins import NoOrigin, OriginLane
+from hoard_p2p.fetch.pace import Pace
+from hoard_p2p.fetch.segment import Landed, Segment, Wanted
+from hoard_p2p.fetch.sources import Favour, Source, Sources
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
-from hoard_p2p.interfaces import PeerChunks, Place
+from hoard_p2p.interfaces import PeerChunks, PeerSegments
 from hoard_p2p.peer import NodeId, Peer
 
 log = logging.getLogger(__name__)
-
-STALL_TIMEOUT = 5.0
-"""Seconds without progress after which a peer is given up for this batch."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 """Seconds between two rounds of a flight over its sources, while somebody waits and somebody does not answer."""
@@ -33,32 +35,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 NOWHERE_SECONDS = 1.0
 """For so long a chunk that every member lacks is not looked for again: readers in a storm of errors ask in vain."""
 
-PATIENCE = 16
+LINGER_SECONDS = 1.0
+"""For so long what a peer waits for is looked for although it has hung up: it was told to ask again."""
+
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
 
 _Key = tuple[SnapshotId, int]
-
-
-class Keeper(Protocol):
-    """Where arriving chunks go. Blocking, called from fetch threads."""
-
-    def missing(self, segment: Segment) -> list[Wanted]:
-        """The chunks of `segment` that are not stored here (nor on their way to the index)."""
-        ...
-
-    def place(self, chunk_id: ChunkId) -> Place | None:
-        """Where a chunk lies by now, in the index or on its way to it."""
-        ...
-
-    def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
-        """Store a chunk. Raises StoreFailed."""
-        ...
-
-    def ended(self, segment: Segment, whole: bool) -> None:
-        """A flight for `segment` ended; `whole`: all its chunks are here."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +61,6 @@ class _Verdict(NamedTuple):
     tried: str
 
 
-class _WrongBytes(NamedTuple):
-    """A peer's answer to a batch ended with bytes that are not their chunk's: of index `at`, or of a later one if it
-    lacks that."""
-
-    at: int
-
-
 class _Planned(NamedTuple):
     """A segment that nobody waits for yet; `ended` is called once it is here, or not coming."""
 
@@ -92,36 +69,67 @@ class _Planned(NamedTuple):
 
 
 class Fetcher:
-    """Flights run in the TaskGroup handed in; blocking parts in `executor`."""
+    """Flights run in the TaskGroup handed in; blocking parts of their demand lanes in `executor`, of their fill lanes
+    in `fillers`."""
 
     def __init__(
         self,
         *,
         group: asyncio.TaskGroup,
         executor: Executor,
+        fillers: Executor,
         keeper: Keeper,
         peers: PeerChunks,
+        segments: PeerSegments | None = None,
         sources: Sources,
         favour: Favour,
         failed: Callable[[NodeId], None],
         outlook: Callable[[], Outlook],
+        me: NodeId,
+        origins: OriginLane | None = None,
     ) -> None:
         self._group = group
         self._executor = executor
         self._keeper = keeper
-        self._peers = peers
         self._sources = sources
-        self._favour = favour
-        self._failed = failed
         self._outlook = outlook
-        self._turns = Turns()
+        self._demand, self._fill = Lane(executor), Lane(fillers)
+        origins = origins or NoOrigin()
+        self._questions = Questions(
+            keeper=keeper,
+            peers=peers,
+            segments=segments,
+            origins=origins,
+            favour=favour,
+            failed=failed,
+            lanes=(self._demand, self._fill),
+        )
+        self._drain = Drain(
+            questions=self._questions,
+            origins=origins,
+            shunned=lambda node: favour.shunned(node, asyncio.get_running_loop().time()),
+            me=me,
+        )
         self._flights: dict[_Key, Flight] = {}
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
-        self.unstored = Unstored()
-        self.received = 0
-        """Bytes received from peers since the start."""
+        self._pace = Pace()
+
+    @property
+    def received(self) -> int:
+        """Bytes received from peers and origins since the start."""
+        return self._questions.received
+
+    @property
+    def unstored(self) -> Unstored:
+        """Chunks that came and could not be stored."""
+        return self._questions.unstored
+
+    @property
+    def under_way(self) -> int:
+        """Flights. Free."""
+        return len(self._flights)
 
     async def chunk(self, segment: Segment, chunk: Wanted, *, timeout: float, fill: bool = True) -> Landed:
         """One chunk, as soon as it is here; with `fill` the rest of its segment follows by itself.
@@ -133,7 +141,9 @@ class Fetcher:
         if place is not None:
             return Landed(place, b"")
         self._raise_verdict(segment, chunk)
-        flight = self._flight(segment, None, fills=fill)
+        flight = self._flight(segment, None)
+        if fill:
+            self._begin_fill(flight, None)
         try:
             async with asyncio.timeout(timeout):
                 return await flight.expect(chunk)
@@ -156,10 +166,36 @@ class Fetcher:
         Returns when the round is over or after `timeout` seconds: what came and was stored is for the store to say.
         Cancelling leaves the flight running.
         """
-        flight = self._flight(segment, first, fills=True)
+        flight = self._flight(segment, first)
+        self._begin_fill(flight, first)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await flight.first_round_over.wait()
+                await flight.fill_over.wait()
+
+    @contextmanager
+    def followed(
+        self, segment: Segment, chunks: Iterable[Wanted], *, waits: bool, hops: int = 0
+    ) -> Iterator[Following]:
+        """Have chunks that are not here brought here, and told of as they land. `waits`: as for a reader; else as a
+        part of the whole segment, which is filled. `hops`: how often the question was passed on already."""
+        following = Following(chunks, waits=waits)
+        flight = self._flight(segment, None)
+        flight.hops = max(flight.hops, hops)
+        leave = flight.follow(following)
+        if not waits:
+            self._begin_fill(flight, None)
+        try:
+            yield following
+        finally:
+            if waits and following.outstanding and not following.reason:  # it was told `pending`, and asks again
+                asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
+            else:
+                leave()
+
+    def last_tried(self, segment: Segment) -> str:
+        """Who was asked in vain for a segment lately, for people; empty if nobody was."""
+        verdict = self._verdicts.get((segment.snapshot, segment.number))
+        return "" if verdict is None else verdict.tried
 
     def ahead(self, segment: Segment, ended: Callable[[], None] = lambda: None) -> None:
         """The same without waiting, when there is nothing better to do: after those planned before it, a few at a
@@ -184,31 +220,45 @@ class Fetcher:
             key = next(iter(self._planned))
             planned = self._planned.pop(key)
             self._ahead.add(key)
-            self._flight(planned.segment, None, fills=True).ended = planned.ended
+            flight = self._flight(planned.segment, None)
+            flight.ended = planned.ended
+            self._begin_fill(flight, None)
 
-    def _flight(self, segment: Segment, first: Peer | None, *, fills: bool) -> Flight:
+    def _flight(self, segment: Segment, first: Peer | None) -> Flight:
         key = (segment.snapshot, segment.number)
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = Flight(segment, first, fills=fills)
+            flight = self._flights[key] = Flight(segment, first, asyncio.get_running_loop().time)
             planned = self._planned.pop(key, None)
             if planned is not None:
                 flight.ended = planned.ended
             self._group.create_task(self._fly(key, flight))
-        flight.fills = flight.fills or fills
         return flight
+
+    def _begin_fill(self, flight: Flight, first: Peer | None) -> None:
+        """From now on the flight brings all of its segment: another round of the fill lane, if none is under way."""
+        flight.fills = True
+        flight.first = flight.first or first
+        if not flight.filling:
+            flight.filling = True
+            flight.fill_over.clear()
+            self._group.create_task(self._fill_lane(flight))
 
     async def _fly(self, key: _Key, flight: Flight) -> None:
         loop = asyncio.get_running_loop()
         why = "its segment could not be fetched; see the node's log"
         try:
             missing = await loop.run_in_executor(self._executor, self._keeper.missing, flight.segment)
-            flight.missing = {chunk.chunk_id: chunk for chunk in missing}
+            flight.begin(missing)
             while True:
-                await self._rounds(key, flight)
+                await self._demand_lane(key, flight)
+                if flight.filling:
+                    await flight.stirred(LULL)
+                    continue
                 await loop.run_in_executor(self._executor, self._keeper.ended, flight.segment, not flight.missing)
-                if not flight.waited():
+                if not flight.waited() and not flight.filling:
                     break
+            why = "it could not be had"
         except HoardError as error:
             why = str(error)
             log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
@@ -216,25 +266,42 @@ class Fetcher:
             log.exception("segment %d of %s failed", flight.segment.number, short(flight.segment.snapshot))
         finally:
             del self._flights[key]
-            flight.fail(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
-            flight.first_round_over.set()
+            flight.fills = False
+            flight.end(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
             flight.ended()
             self._ahead.discard(key)
             self._start_ahead()
 
-    async def _rounds(self, key: _Key, flight: Flight) -> None:
+    async def _fill_lane(self, flight: Flight) -> None:
+        """One round over the sources of the fill, for all that nobody waits for."""
+        try:
+            await flight.begun.wait()
+            if flight.rest():
+                async for source in self._sources.fill(flight):
+                    while not flight.rest() and flight.fills and flight.missing:
+                        await flight.stirred(LULL)  # the demand lane asks for what is left
+                    if not flight.rest():
+                        break
+                    await self._drain.drain(fill_of(flight, self._fill), source)
+        except HoardError as error:
+            log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
+        except Exception:  # the door of this task: a bug must not end the group, and the node with it
+            log.exception("filling segment %d of %s failed", flight.segment.number, short(flight.segment.snapshot))
+        finally:
+            flight.fill_ended()
+
+    async def _demand_lane(self, key: _Key, flight: Flight) -> None:
         """Ask the sources again and again until nobody waits for anything that may yet come."""
         pause = FIRST_PAUSE
-        while True:
+        while flight.waited():
             flight.begin_round(self._keeper.place)
-            async for peer in self._sources.of(flight.segment, flight.first):
-                if not flight.open():
-                    break
-                await self._drain(flight, peer)
-            if not flight.waited():
-                return
-            flight.first_round_over.set()
-            if flight.late():
+            if flight.waited() and not flight.due():  # all of it is being brought
+                await flight.stirred(MOMENT)
+                continue
+            await self._demand_round(flight)
+            while flight.filling and flight.waited() and not flight.late():
+                await flight.stirred(LULL)  # it may bring what the others lack
+            if flight.late() or not flight.waited():
                 continue
             if not flight.unreachable and not self._outlook().absent:
                 self._give_up(key, flight)
@@ -242,102 +309,51 @@ class Fetcher:
             await flight.pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    async def _demand_round(self, flight: Flight) -> None:
+        """Ask each source in turn. One that has what is waited for, and is slow, goes on while the next one is asked
+        too; nobody is given up before all have answered."""
+        slow: set[asyncio.Task[None]] = set()
+        async for source in self._sources.demand(flight):
+            if not flight.due():
+                return
+            task = self._group.create_task(self._drained(flight, source))
+            task.add_done_callback(lambda _: flight.stir())
+            if source.mode is not None:
+                await task
+            elif not await self._keeps_pace(flight, task, source.peer.node_id):
+                slow.add(task)
+        while flight.due() and (slow := {task for task in slow if not task.done()}):
+            await flight.stirred(LULL)
+
+    async def _drained(self, flight: Flight, source: Source) -> None:
+        try:
+            await self._drain.drain(demand_of(flight, self._demand), source)
+        except HoardError as error:
+            log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
+        except Exception:  # the door of this task: a bug must not end the group, and the node with it
+            log.exception("asking %s for segment %d failed", source.peer.name, flight.segment.number)
+
+    async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", node: NodeId) -> bool:
+        """Wait for a source; false once it has brought nothing for longer than it usually takes."""
+        loop = asyncio.get_running_loop()
+        began, before = loop.time(), flight.landings
+        while not task.done():
+            await asyncio.wait({task}, timeout=self._pace.patience(node))
+            if flight.landings == before and not task.done():
+                return False
+            before = flight.landings
+        self._pace.took(node, loop.time() - began)
+        return True
+
     def _give_up(self, key: _Key, flight: Flight) -> None:
         """Everybody answered, and nobody has what is asked for."""
-        nowhere = frozenset(flight.waited() if flight.unclear else (chunk.chunk_id for chunk in flight.open()))
+        nowhere = frozenset(flight.nowhere())
         tried = flight.tried()
         self._verdicts.pop(key, None)
         self._verdicts[key] = _Verdict(asyncio.get_running_loop().time() + NOWHERE_SECONDS, nowhere, tried)
         if len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
-
-    async def _drain(self, flight: Flight, peer: Peer) -> None:
-        """Take what `peer` has of the missing chunks, batch by batch.
-
-        A peer is left when it sends wrong bytes; one that did so before, and is the last resort, only when it did so
-        `PATIENCE` times, and is asked each time without the first chunk that it did not give."""
-        refused: set[ChunkId] = set()
-        patience = PATIENCE if self._favour.shunned(peer.node_id, asyncio.get_running_loop().time()) else 0
-        while candidates := [chunk for chunk in flight.open() if chunk.chunk_id not in refused]:
-            flight.tell(peer)
-            batch = next_batch(candidates, flight.waited())
-            before = len(flight.missing)
-            absent = await self._ask(flight, peer, batch)
-            if isinstance(absent, _WrongBytes) and patience:
-                patience -= 1
-                refused.update(chunk.chunk_id for chunk in batch[: absent.at + 1])
-                continue
-            if absent is None or isinstance(absent, _WrongBytes) or (not absent and len(flight.missing) == before):
-                return
-            refused.update(batch[index].chunk_id for index in absent)
-            if len(absent) == len(batch) == len(candidates):
-                return
-
-    async def _ask(self, flight: Flight, peer: Peer, batch: Sequence[Wanted]) -> "list[int] | _WrongBytes | None":
-        """Indexes of the batch that `peer` lacks; None if it is of no use now."""
-        given: list[int] = []
-        loop = asyncio.get_running_loop()
-        async with self._turns.turn(peer.node_id):
-            silent = self._turns.silent(peer.node_id, loop.time())
-            if silent:
-                flight.tell(peer, silent)
-                flight.unreachable = True
-                return None
-            try:
-                absent = await loop.run_in_executor(self._executor, self._fetch, flight, peer, batch, given, loop)
-            except PeerUnavailable as error:
-                self._unreachable(flight, peer, str(error))
-                return None
-            except ChunkCorrupt as error:
-                self._corrupt(flight, peer, error)
-                return _WrongBytes(given[-1] + 1 if given else 0)
-        self._turns.answered(peer.node_id)
-        return absent
-
-    def _fetch(
-        self,
-        flight: Flight,
-        peer: Peer,
-        batch: Sequence[Wanted],
-        given: list[int],
-        loop: asyncio.AbstractEventLoop,
-    ) -> list[int]:
-        """In a thread: ask for a batch, store each chunk as it comes; `given` are the indexes of those."""
-
-        def deliver(index: int, data: memoryview) -> None:
-            chunk = batch[index]
-            landed = self._keep(flight.segment, chunk, data)
-            given.append(index)
-            loop.call_soon_threadsafe(flight.land, chunk.chunk_id, landed)
-
-        return self._peers.fetch(peer, ids_of(batch), deliver, timeout=STALL_TIMEOUT)
-
-    def _unreachable(self, flight: Flight, peer: Peer, reason: str) -> None:
-        log.info("peer %s gave no chunks: %s", peer.name, reason)
-        flight.tell(peer, reason)
-        flight.unreachable = True
-        self._turns.failed(peer.node_id, asyncio.get_running_loop().time(), reason)
-        self._failed(peer.node_id)
-
-    def _corrupt(self, flight: Flight, peer: Peer, error: ChunkCorrupt) -> None:
-        now = asyncio.get_running_loop().time()
-        flight.unclear = True
-        flight.tell(peer, f"sent wrong bytes: {error}")
-        known = self._favour.shunned(peer.node_id, now)
-        log.log(
-            logging.INFO if known else logging.WARNING,
-            "peer %s sent wrong bytes and is asked last for a while: %s", peer.name, error,
-        )  # fmt: skip
-        self._favour.shun(peer.node_id, now)
-
-    def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
-        self.received += len(data)
-        try:
-            return Landed(self._keeper.keep(segment, chunk, data), b"")
-        except (StoreFailed, Corrupt) as error:  # I5: the reader gets its bytes all the same
-            self.unstored.note(chunk.chunk_id, error)
-            return Landed(None, bytes(data))
 
 
 def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:

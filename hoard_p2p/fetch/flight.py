@@ -1,14 +1,20 @@
-"""One segment on its way: which of its chunks are missing, who waits for which, and who was asked."""
+"""One segment on its way: which of its chunks are missing, who waits for which, and who was asked.
+
+Two lanes work on it at the same time. The *demand* lane asks for what somebody waits for, the *fill* lane for the rest;
+no chunk is asked for by both, but where the fill lane makes no progress. What either brings lands here.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from hoard_p2p.errors import ChunkUnavailable
+from hoard_p2p.fetch.following import Following
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Place
-from hoard_p2p.peer import Peer
+from hoard_p2p.peer import NodeId, Peer
 
 NAMED = 8
 """Peers that an error names, each with its reason; of more it tells the number."""
@@ -16,80 +22,183 @@ NAMED = 8
 REASON = 100
 """Characters of one peer's reason."""
 
+PROGRESS_SECONDS = 0.25
+"""The fill lane makes progress if a chunk came on it within this time: who waits for a chunk that it asked for waits
+for it, rather than having the chunk cross the network a second time."""
+
+BEGIN_SECONDS = 0.1
+"""For so long a question of the fill lane counts as making progress though nothing came yet."""
+
+MOMENT = 0.05
+"""Seconds after which a lane looks again whether the other one still makes progress."""
+
+LULL = 0.5
+"""Seconds after which a lane looks again though nothing stirred; what it waits for stirs."""
+
 
 class Flight:
     """See the module. For the event loop. `fills`: bring all of the segment, else only what somebody waits for.
 
-    A round asks each source once. A chunk that is waited for since the round's beginning and is still missing at its
-    end could not be had from anybody who answers; one that came to be waited for later has another round coming.
+    A round of the demand lane asks each source once. A chunk that is waited for since the round's beginning and is
+    still missing at its end could not be had from anybody who answers; one that came to be waited for later has
+    another round coming.
     """
 
-    def __init__(self, segment: Segment, first: Peer | None, *, fills: bool) -> None:
+    def __init__(self, segment: Segment, first: Peer | None, clock: Callable[[], float]) -> None:
         self.segment = segment
         self.first = first
-        self.fills = fills
+        self.fills = False
+        self.filling = False
+        """The fill lane is at work."""
         self.missing: dict[ChunkId, Wanted] = {}
-        self.unreachable = False
-        """Somebody did not answer in this round: another one may go better."""
-        self.unclear = False
-        """Somebody sent wrong bytes in this round, and so did not tell what else it has."""
-        self.first_round_over = asyncio.Event()
+        # Somebody did not answer in this round, and another one may go better; or sent wrong bytes, and so did not tell
+        # what else it has.
+        self.unreachable = self.unclear = False
+        self.begun = asyncio.Event()
+        """What is missing is known."""
+        self.fill_over = asyncio.Event()
+        self.thorough = False
+        """The fill lane asked everybody that the demand lane would ask."""
         self.ended: Callable[[], None] = lambda: None
+        self.without: set[NodeId] = set()
+        """Readers of the origin that said they cannot, or were silent for too long."""
+        self.hops = 0
+        """How often the question for the origin that brought this flight about was passed on."""
+        self._clock = clock
         self._tried: dict[str, str] = {}
         self._waiting: dict[ChunkId, list[asyncio.Future[Landed]]] = {}
         self._wanted: dict[ChunkId, Wanted] = {}
+        self._followers: list[Following] = []
         self._round: set[ChunkId] = set()
-        self._nudge = asyncio.Event()
+        self._stir = asyncio.Event()
+        self._demanded: Counter[ChunkId] = Counter()
+        self.landings = 0
+        self._filled: frozenset[ChunkId] = frozenset()
+        self._progress = float("-inf")
+
+    def begin(self, missing: Iterable[Wanted]) -> None:
+        self.missing = {chunk.chunk_id: chunk for chunk in missing}
+        self.begun.set()
+
+    # --- who waits
 
     def expect(self, chunk: Wanted) -> "asyncio.Future[Landed]":
         future: asyncio.Future[Landed] = asyncio.get_running_loop().create_future()
         self._wanted[chunk.chunk_id] = chunk
         self._waiting.setdefault(chunk.chunk_id, []).append(future)
         if chunk.chunk_id not in self._round:
-            self._nudge.set()
+            self._stir.set()
         return future
+
+    def follow(self, following: Following) -> Callable[[], None]:
+        """What lands of the chunks of `following` is told to it, until the returned function is called."""
+        self._followers.append(following)
+        self._stir.set()
+
+        def leave() -> None:
+            with suppress(ValueError):
+                self._followers.remove(following)
+            self._stir.set()
+
+        return leave
 
     def waited(self) -> set[ChunkId]:
         """What somebody waits for. Those who gave up are forgotten."""
         for chunk_id, futures in list(self._waiting.items()):
             futures[:] = [future for future in futures if not future.done()]
             if not futures:
-                del self._waiting[chunk_id], self._wanted[chunk_id]
-        return set(self._waiting)
+                del self._waiting[chunk_id]
+        waited = set(self._waiting)
+        for following in self._followers:
+            if following.waits:
+                waited.update(following.outstanding)
+        for chunk_id in self._wanted.keys() - waited:
+            del self._wanted[chunk_id]
+        return waited
+
+    def _wanted_chunk(self, chunk_id: ChunkId) -> Wanted:
+        found = self._wanted.get(chunk_id)
+        if found is not None:
+            return found
+        return next(one.outstanding[chunk_id] for one in self._followers if chunk_id in one.outstanding)
+
+    # --- what arrives
 
     def land(self, chunk_id: ChunkId, landed: Landed) -> None:
+        self.landings += 1
         self.missing.pop(chunk_id, None)
         self._round.discard(chunk_id)  # who comes for it from now on has another round coming
         self._wanted.pop(chunk_id, None)
+        if chunk_id in self._filled:
+            self._progress = self._clock()
         for future in self._waiting.pop(chunk_id, ()):
             if not future.done():
                 future.set_result(landed)
+        for following in self._followers:
+            following.land(chunk_id, landed)
+        self._stir.set()
 
     def begin_round(self, place: Callable[[ChunkId], Place | None]) -> None:
         """Look after chunks that are waited for and not counted missing: here already (they came between a reader's
         look and this flight), or lost since the flight began."""
-        waited = self.waited()
-        for chunk_id in waited - self.missing.keys():
+        for chunk_id in self.waited() - self.missing.keys():
             here = place(chunk_id)
             if here is None:
-                self.missing[chunk_id] = self._wanted[chunk_id]
+                self.missing[chunk_id] = self._wanted_chunk(chunk_id)
             else:
                 self.land(chunk_id, Landed(here, b""))
-        self._round = set(self.missing) if self.fills else self.missing.keys() & waited
+        self._round = {chunk.chunk_id for chunk in self.due()}
         self._tried.clear()
-        self._nudge.clear()
         self.unreachable = self.unclear = False
 
-    def open(self) -> list[Wanted]:
-        """The chunks to ask for now."""
-        if self.fills:
-            return list(self.missing.values())
+    # --- what to ask for
+
+    def due(self) -> list[Wanted]:
+        """What the demand lane is to ask for: all that is waited for, but for what the fill lane is bringing."""
         waited = self.waited()
+        if self._clock() - self._progress < PROGRESS_SECONDS:
+            waited -= self._filled
         return [chunk for chunk_id, chunk in self.missing.items() if chunk_id in waited]
+
+    def rest(self) -> list[Wanted]:
+        """What the fill lane is to ask for: everything, but for what the demand lane is asking for."""
+        if not self.fills:
+            return []
+        return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in self._demanded]
+
+    def nowhere(self) -> list[ChunkId]:
+        """What nobody has, now that all have answered: what is waited for, and the rest if the fill asked for it."""
+        if self.fills and self.thorough and not self.unclear:
+            return list(self.missing)
+        return list(self.waited()) if self.unclear else [chunk.chunk_id for chunk in self.due()]
 
     def late(self) -> bool:
         """Whether somebody waits for a chunk that this round was not about from its beginning."""
         return not self.waited() <= self._round
+
+    @contextmanager
+    def demanding(self, batch: Collection[Wanted]) -> Iterator[None]:
+        """The demand lane asks for these meanwhile, perhaps two peers at a time."""
+        asked = Counter(chunk.chunk_id for chunk in batch)
+        self._demanded += asked
+        try:
+            yield
+        finally:
+            self._demanded -= asked
+            self._stir.set()
+
+    @contextmanager
+    def brought(self, batch: Collection[Wanted]) -> Iterator[None]:
+        """The fill lane asks for these meanwhile. Who waits for one of them gives it a moment to begin."""
+        self._filled = frozenset(chunk.chunk_id for chunk in batch)
+        self._progress = self._clock() - PROGRESS_SECONDS + BEGIN_SECONDS
+        try:
+            yield
+        finally:
+            self._filled = frozenset()
+            self._stir.set()
+
+    # --- what is told
 
     def tell(self, peer: Peer, reason: str = "") -> None:
         """Note that a peer is asked, or the reason why that was in vain; without one, it lacks what is missing yet."""
@@ -109,11 +218,28 @@ class Flight:
         more = len(self._tried) - len(named)
         return "asked: " + ", ".join(named) + (f", and {more} more" if more else "")
 
-    async def pause(self, seconds: float) -> None:
-        """Until the next round is due, or somebody comes for a chunk that no round has asked for."""
+    def stir(self) -> None:
+        """Whoever waits in `stirred` looks again."""
+        self._stir.set()
+
+    async def stirred(self, seconds: float) -> None:
+        """Until something landed, a lane ended its question, or somebody came; at most `seconds`."""
+        self._stir.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._nudge.wait()
+                await self._stir.wait()
+
+    async def pause(self, seconds: float) -> None:
+        """Until the next round is due, or somebody comes for a chunk that no round has asked for."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while not self.late() and self.waited() and (left := end - loop.time()) > 0:
+            await self.stirred(left)
+
+    def fill_ended(self) -> None:
+        self.filling = False
+        self.fill_over.set()
+        self._stir.set()
 
     def fail(self, message: Callable[[ChunkId], str]) -> None:
         """Whoever waits is told that it is in vain."""
@@ -123,6 +249,18 @@ class Flight:
                     future.set_exception(ChunkUnavailable(message(chunk_id)))
         self._waiting.clear()
         self._wanted.clear()
+        for following in self._followers:
+            if following.waits:
+                following.end(message)
+
+    def end(self, message: Callable[[ChunkId], str]) -> None:
+        """The flight is over: nothing more lands."""
+        self.fail(message)
+        self.begun.set()
+        self.fill_ended()
+        for following in self._followers:
+            following.end(message)
+        self._followers.clear()
 
 
 def shortened(names: Iterable[str]) -> str:

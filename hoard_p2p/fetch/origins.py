@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hoard_p2p.errors import Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted
+from hoard_p2p.ids import SnapshotId
 from hoard_p2p.peer import NodeId, Peer
 
 
@@ -23,6 +24,14 @@ class OriginLane(Protocol):
         """Blocking, from a fetch thread: read chunks here; each that matches its id goes to `deliver(index, bytes)`,
         which copies what it keeps. Returns the indexes of those that could not be read (the file changed or is gone).
         Raises Unavailable: the origin cannot be read at all now; what was delivered stays good."""
+        ...
+
+    def why(self, segment: Segment) -> str:
+        """Why chunks of the segment could not be read here the last time, for people; names the file."""
+        ...
+
+    def received(self, snapshot: SnapshotId, size: int) -> None:
+        """From any thread: that many bytes of a snapshot came here, from wherever."""
         ...
 
     def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
@@ -43,6 +52,12 @@ class NoOrigin:
 
     def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
         raise Unavailable("no origin is readable on this node")
+
+    def why(self, segment: Segment) -> str:
+        return ""
+
+    def received(self, snapshot: SnapshotId, size: int) -> None:
+        return None
 
     def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
         return False

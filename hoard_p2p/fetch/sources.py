@@ -1,16 +1,23 @@
-"""Whom to ask for a segment, in which order (the demand path), and who is out of favour for a while."""
+"""Whom to ask for a segment, in which order and how, and who is out of favour for a while.
+
+Demand: the gateway of the rack, homes, holders by residency record, the reader of the origin. Fill: the predecessor in
+the segment's chain, then as demand. Demand never follows the chain.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hoard_p2p.errors import Unavailable
+from hoard_p2p.fetch.flight import Flight
+from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.segment import Segment
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import Residency
+from hoard_p2p.interfaces import AskMode, Residency
 from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.placement import rank
+from hoard_p2p.placement import candidates
 
 SHUN_SECONDS = 30.0
 LAST_RESORT = 8
@@ -23,6 +30,29 @@ RESIDENCY_TIMEOUT = 2.0
 
 ASKED_AT_ONCE = 64
 KEPT_RECORDS = 4096
+READERS_TRIED = 4
+"""Readers of the origin that one round tries, each after the one before it failed."""
+
+
+class Source(NamedTuple):
+    """A peer to ask. `mode` None: for what it has (`PeerChunks`). `place`: this node's place in the chain, for CHAIN.
+    FETCH of this node itself: read the origin here."""
+
+    peer: Peer
+    mode: AskMode | None = None
+    place: int = 0
+
+
+class Course(NamedTuple):
+    """How the participants of a segment pass it on, as this node sees it. `place`: its own, 0 for the first or who is
+    not in the chain."""
+
+    before: Peer | None
+    gateways: tuple[Peer, ...]
+    place: int
+
+
+NO_COURSE = Course(None, (), 0)
 
 
 @dataclass
@@ -41,53 +71,105 @@ class Favour:
 
 
 class Sources:
-    """Homes in placement order (those that failed lately last), then holders by residency record, then a few others,
-    then those that sent wrong bytes lately: what they send is checked, and they may be the only ones."""
+    """Homes in placement order (those that failed lately last), then holders by residency record, then the reader of
+    the origin, then a few others, then those that sent wrong bytes lately: what they send is checked, and they may be
+    the only ones."""
 
     def __init__(
         self,
         *,
         view: Callable[[], ClusterView],
-        replicas: int,
+        replicas: Callable[[SnapshotId], int],
         residency: Callable[[Peer, SnapshotId], Awaitable[Residency | None]],
         favour: Favour,
         suspects: Callable[[], Container[NodeId]],
         clock: Callable[[], float],
+        course: Callable[[Segment], Course] = lambda _: NO_COURSE,
+        settled: Callable[[SnapshotId], bool] = lambda _: True,
+        origins: OriginLane | None = None,
     ) -> None:
+        """`course`: how a segment is passed on in this node's view. `settled`: whether the view, and who wants the
+        snapshot, were unchanged for a while: before, nothing is filled along a chain or from the origin."""
         self._view = view
         self._replicas = replicas
         self._ask_residency = residency
         self._favour = favour
         self._suspects = suspects
         self._clock = clock
+        self._course = course
+        self._settled = settled
+        self._origins = origins or NoOrigin()
         self._records: dict[tuple[NodeId, SnapshotId], tuple[float, Residency | None]] = {}
 
-    async def of(self, segment: Segment, first: Peer | None = None) -> AsyncIterator[Peer]:
-        """Peers to ask for `segment`, best first; `first` before all others."""
-        now = self._clock()
-        view = self._view()
-        suspects = self._suspects()
-        ranked = [peer for peer in rank(view.peers, segment.key) if peer.node_id != view.me]
+    async def demand(self, flight: Flight) -> AsyncIterator[Source]:
+        """Whom to ask for what somebody waits for, best first; `flight.first` before all others."""
+        if flight.segment.number >= 0 and flight.first is None:
+            for gateway in self._course(flight.segment).gateways:
+                if gateway.node_id not in self._suspects():
+                    yield Source(gateway, AskMode.GATE)
+        async for source in self._having(flight, reads=True):
+            yield source
+
+    async def fill(self, flight: Flight) -> AsyncIterator[Source]:
+        """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
+        up, unless a reader waits."""
+        settled = flight.thorough = self._settled(flight.segment.snapshot)
+        if flight.segment.number >= 0 and flight.first is None and settled:
+            head = self._head(flight)
+            if head is not None:
+                yield head
+        async for source in self._having(flight, reads=settled):
+            yield source
+
+    def _head(self, flight: Flight) -> Source | None:
+        """Who passes the segment on to this node. The origin's reader is before the chain, and also before who would
+        otherwise get from another rack what the reader brings into its own. The reader itself waits for nobody."""
+        view, course = self._view(), self._course(flight.segment)
+        reader = self._origins.reader(flight.segment, flight.without)
+        if course.before is None or (reader is not None and reader.node_id == view.me):
+            return None
+        my_rack = view.by_id[view.me].rack
+        if reader is not None and reader.rack == my_rack != course.before.rack:
+            return Source(reader, AskMode.FETCH)
+        return Source(course.before, AskMode.CHAIN, course.place)
+
+    async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
+        segment = flight.segment
+        now, view, suspects = self._clock(), self._view(), self._suspects()
+        ranked = [peer for peer in candidates(view.peers, segment.key) if peer.node_id != view.me]
         ranked.sort(key=lambda peer: peer.node_id in suspects)
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()
-        head = ([first] if first is not None else []) + usable[: self._replicas]
+        head = ([flight.first] if flight.first is not None else []) + usable[: self._replicas(segment.snapshot)]
         for peer in head:
             if peer.node_id not in asked:
                 asked.add(peer.node_id)
-                yield peer
+                yield Source(peer)
         rest = [peer for peer in usable if peer.node_id not in asked]
         if segment.number >= 0:
             for peer in await self._holders(rest, segment):
                 asked.add(peer.node_id)
-                yield peer
+                yield Source(peer)
+        for source in self._readers(flight) if reads else ():
+            yield source
         for peer in [peer for peer in rest if peer.node_id not in asked][: self._last_resort(segment)]:
             asked.add(peer.node_id)
-            yield peer
+            yield Source(peer)
         # A peer that sent a wrong chunk may be the only one with others: its disk is damaged, it need not be hostile.
         # Also one that did so in this very round: it was left at the first wrong byte.
         for peer in [peer for peer in ranked if self._favour.shunned(peer.node_id, now)][:LAST_RESORT]:
-            yield peer
+            yield Source(peer)
+
+    def _readers(self, flight: Flight) -> Iterator[Source]:
+        """The reader of the origin, and who takes over while each one fails."""
+        for _ in range(READERS_TRIED):
+            reader = self._origins.reader(flight.segment, flight.without)
+            if reader is None:
+                flight.without.clear()  # another round asks them again
+                return
+            yield Source(reader, AskMode.FETCH)
+            if reader.node_id not in flight.without:
+                return
 
     @staticmethod
     def _last_resort(segment: Segment) -> int:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
 from hoard_p2p.catalog.reader import Catalog
@@ -16,25 +17,32 @@ from hoard_p2p.catalog.root import MAX_CATALOG
 from hoard_p2p.cluster.agent import ClusterAgent
 from hoard_p2p.cluster.membership import IdConflict
 from hoard_p2p.config import DEFAULT_REPLICAS
-from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown, Unavailable
-from hoard_p2p.fetch.fetcher import Fetcher, Outlook
+from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown
 from hoard_p2p.fetch.segment import Landed
-from hoard_p2p.fetch.sources import Favour, Sources
+from hoard_p2p.fetch.sources import Favour
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
-from hoard_p2p.node.blocking import in_executor
+from hoard_p2p.node.blocking import in_executor, sleep_while
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
+from hoard_p2p.node.courses import Courses
 from hoard_p2p.node.demand import Demand
+from hoard_p2p.node.fetching import make_fetcher
+from hoard_p2p.node.filling import Fills
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.meeting import Told, WireQuestions, make_agent, own_record
 from hoard_p2p.node.mountkeep import MountKeep
-from hoard_p2p.node.names import DEFAULT_KEEP, Names
+from hoard_p2p.node.names import Names
+from hoard_p2p.node.originreads import OriginReads
+from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
+from hoard_p2p.node.registries import make_naming
+from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
+from hoard_p2p.node.roots import find_root
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.placement import homes
@@ -48,6 +56,9 @@ T = TypeVar("T")
 
 CATALOG_TIMEOUT = 60.0
 FETCH_THREADS = 16
+FILL_THREADS = 16
+"""A question of the fill may wait for a second; those that readers wait for have threads of their own."""
+
 STORE_THREADS = 8
 SETTLE_SECONDS = 10.0
 """A node that has just started does not conclude from an empty view that nobody has a chunk."""
@@ -70,8 +81,10 @@ class Node:
         self.store = parts.store
         self.control = parts.control
         self.group = parts.group
+        self.loop = asyncio.get_running_loop()
         self.stop = parts.stop
         self.boot = parts.boot
+        self.security = parts.security
         self.counters = Counters()
         self.mounts = MountKeep(parts.settings.data_dir / "log")
         self.failed = ""
@@ -80,9 +93,10 @@ class Node:
         self._discovers = any(text != "none" for text in parts.settings.discovery)
         self.executor: Executor = ThreadPoolExecutor(STORE_THREADS, "store")
         self.fetchers: Executor = ThreadPoolExecutor(FETCH_THREADS, "fetch")
+        self.fillers: Executor = ThreadPoolExecutor(FILL_THREADS, "fill")
         self.writer = self.store.writer()
         self.reader = self.store.reader()
-        self.bulk = BulkClient()
+        self.bulk = BulkClient(security=parts.security)
         self._furnish(port)
 
     def _furnish(self, port: int) -> None:
@@ -90,15 +104,22 @@ class Node:
         self.names = Names(self.store, self.store.node_id, time.time_ns)
         self.held = Held(self.store.node_id, self.reader)
         self.leases = Leases()
-        self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal)
-        self.gossip = Gossip(self.names, self.control, self.executor)
+        self.fills = Fills(self)
+        self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
+        self.gossip = Gossip(self.names, self.control, self.executor, self.store.node_id, self.others)
+        self.naming = make_naming(self.settings.discovery, self.names, self.executor, self.settings.cluster)
         self.agent = self._make_agent(port)
+        self.known_origins = Origins(
+            self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
+        )
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=self.settings.origin_streams)
         self.favour = Favour()
-        self.fetcher = self._make_fetcher()
+        self.courses = Courses(self)
+        self.fetcher = make_fetcher(self)
         self.catalogs = Catalogs(
             store=self.store,
             fetcher=self.fetcher,
-            get_root=self._root,
+            get_root=partial(find_root, self),
             place=self.keeper.place,
             group=self.group,
             executor=self.executor,
@@ -112,6 +133,7 @@ class Node:
             executor=self.executor,
             open_snapshot=self.open,
             full=lambda: self.writer.full,
+            near=self.fills.near,
         )
         self.completer = Completer(
             store=self.store,
@@ -122,32 +144,14 @@ class Node:
         )
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
+        self.repairing = Repairing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         self.me = own_record(self.settings, self.store, port)
         questions = WireQuestions(self.control, self.hello)
         told = Told(self.gossip.greeted, self._view_changed, self._conflict)
-        return make_agent(self.me, self.settings, questions, told, lambda: self.agent, boot=self.boot)
-
-    def _make_fetcher(self) -> Fetcher:
-        sources = Sources(
-            view=self.agent.view,
-            replicas=DEFAULT_REPLICAS,
-            residency=self.control.residency,
-            favour=self.favour,
-            suspects=self.agent.suspects,
-            clock=time.monotonic,
-        )
-        return Fetcher(
-            group=self.group,
-            executor=self.fetchers,
-            keeper=self.keeper,
-            peers=self.bulk,
-            sources=sources,
-            favour=self.favour,
-            failed=self.agent.report_failure,
-            outlook=self._outlook,
-        )
+        prints = self.security.fingerprints
+        return make_agent(self.me, self.settings, questions, told, lambda: self.agent, boot=self.boot, prints=prints)
 
     async def blocking(self, work: Callable[..., T], *args: object) -> T:
         """Run `work` in the store's executor."""
@@ -169,16 +173,33 @@ class Node:
 
     def _view_changed(self, view: ClusterView) -> None:
         self._changed = time.monotonic()
+        self.repairing.view_changed(view)
 
     async def settled(self) -> None:
         """Wait until the view was unchanged for `QUIET_SECONDS`, at most `SETTLE_SECONDS` after the start: who plans
         with a view that is still filling up gives all copies to the first nodes it met."""
-        while self._discovers:
-            now = time.monotonic()
-            quiet = min(self._changed + QUIET_SECONDS, self._started + SETTLE_SECONDS)
-            if now >= quiet:
-                return
-            await asyncio.sleep(quiet - now)
+        await sleep_while(lambda: self.unsettled(QUIET_SECONDS))
+
+    def unsettled(self, quiet: float) -> float:
+        """Seconds until the view was unchanged for `quiet` seconds, if it does not change meanwhile; 0: it was."""
+        if not self._discovers:
+            return 0.0
+        return max(0.0, min(self._changed + quiet, self._started + SETTLE_SECONDS) - time.monotonic())
+
+    @property
+    def lonely(self) -> bool:
+        """It has just started, looks for peers, and has met none."""
+        alone = len(self.agent.view().peers) == 1
+        return alone and self._discovers and time.monotonic() - self._started < SETTLE_SECONDS
+
+    def replicas(self, snapshot: SnapshotId) -> int:
+        """How many homes a segment of the snapshot has."""
+        record = self.names.snapshot(snapshot)
+        return DEFAULT_REPLICAS if record is None else record.replicas
+
+    def others(self) -> tuple[Peer, ...]:
+        """The other nodes of the view."""
+        return self.agent.view().others
 
     def hello(self) -> Hello:
         snapshots, refs = self.names.digests()
@@ -186,55 +207,15 @@ class Node:
 
     async def ask_names(self) -> None:
         """Learn what peers know of snapshots and refs, now."""
-        await self.gossip.ask_all(self.agent)
+        await self.gossip.ask_some()
 
     async def announce(self, announcement: Announcement) -> None:
-        await self.gossip.announce(self.agent, announcement)
+        await self.gossip.announce(announcement)
 
     async def say_goodbye(self) -> None:
         await self.gossip.say_goodbye(self.agent, self.me)
 
-    def _outlook(self) -> Outlook:
-        """Members that may hold data and do not answer now."""
-        view = self.agent.view().by_id
-        suspects = self.agent.suspects()
-        away = [
-            f"{member.peer.name} ({member.peer.host}:{member.peer.port})"
-            for member in self.agent.members()
-            if member.peer.node_id not in view or member.peer.node_id in suspects
-        ]
-        if len(view) == 1 and self._discovers and time.monotonic() - self._started < SETTLE_SECONDS:
-            away.append("peers that are not discovered yet")
-        return Outlook(tuple(away))
-
     # --- snapshots and chunks
-
-    async def _root(self, snapshot: SnapshotId) -> bytes:
-        root = await self.blocking(self.names.root, snapshot)
-        if root is not None:
-            return root
-        await self.settled()
-        found: list[bytes] = []
-
-        async def ask(peer: Peer) -> None:
-            try:
-                answer = await self.control.root(peer, snapshot)
-            except Unavailable:
-                return
-            if answer is not None:
-                found.append(answer)
-
-        await self.gossip.each_peer(self.agent, ask)
-        record = self.names.snapshot(snapshot)
-        if not found or (record is not None and record.removed):
-            raise SnapshotUnknown(f"no snapshot {snapshot.hex()} is known here or at a peer; hoard ls lists them")
-        await self.blocking(self.names.add_snapshot, found[0], self._hearsay(snapshot))
-        return found[0]
-
-    @staticmethod
-    def _hearsay(snapshot: SnapshotId) -> SnapshotRecord:
-        """The record of a snapshot of which only the root is known: the oldest there can be, so that any other wins."""
-        return SnapshotRecord(snapshot, 1, 1, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
 
     async def resolve(self, text: str) -> SnapshotId:
         """The snapshot that a user means, asking peers before giving up. Raises SnapshotUnknown, SnapshotAmbiguous."""
@@ -264,10 +245,12 @@ class Node:
     def attached(self, snapshot: SnapshotId) -> None:
         """A mount of this snapshot is there."""
         self.completer.look_at(snapshot)
+        self.fills.look_at_mounts()
 
     def detached(self, snapshot: SnapshotId) -> None:
         """A mount of this snapshot has hung up."""
         self.retention.unmounted()
+        self.fills.look_at_mounts()
         if not any(kept.lines and kept.record.snapshot == snapshot for kept in self.mounts.mounts):
             self.demand.left(snapshot)
             self.completer.leave(snapshot)
@@ -337,7 +320,9 @@ class Node:
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         opened = await self.open_local(snapshot)
-        return None if opened is None else await self.blocking(self.held.residency, snapshot, opened.catalog)
+        if opened is None:
+            return None
+        return (await self.blocking(self.held.residency, snapshot, opened.catalog))._replace(full=self.repairing.full)
 
     async def open_local(self, snapshot: SnapshotId) -> OpenSnapshot | None:
         """The snapshot if its catalog is on this disk; asks no peer."""
@@ -353,7 +338,9 @@ class Node:
         """Blocking: end threads and writers. The store is its opener's."""
         self.retention.close()
         self.bulk.close()
-        for pool in (self.fetchers, self.executor):
+        self.origins.close()
+        self.known_origins.close()
+        for pool in (self.fetchers, self.fillers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)
         self.writer.close()
 

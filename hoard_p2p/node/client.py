@@ -18,7 +18,7 @@ QUICK_SECONDS = 30.0
 SILENCE_SECONDS = 60.0
 """What a node may be silent that works for a caller: it says every few seconds that it does (`local.BEAT_SECONDS`)."""
 
-LONG = frozenset({"publish", "open", "tag", "need", "evict", "gc", "rm", "scrub"})
+LONG = frozenset({"publish", "open", "tag", "need", "evict", "gc", "rm", "scrub", "warm", "drain", "where", "replicas"})
 """Operations that read a source, or wait for data of peers: the node bounds them, the caller waits while it works."""
 
 

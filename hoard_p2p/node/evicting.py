@@ -187,8 +187,7 @@ class Evictions:
         rounds = batches(catalog, part, held)
         for number, segments in enumerate(rounds):
             batch = await self.thread(look, node.reader, catalog, segments)
-            view = node.agent.view()
-            vouched = await vouching.vouched(node.control, view, record.id, batch.keys, record.replicas)
+            vouched = await self._vouched(record, catalog, batch)
             going = await self._drop(record.id, evictor, batch, vouched, dry_run=dry_run)
             outcome.chunks, outcome.size = outcome.chunks + going.chunks, outcome.size + going.size
             left = [segment for segment in batch.chunks if segment not in vouched.segments]
@@ -200,6 +199,13 @@ class Evictions:
                 return
         if stays:
             outcome.kept.append(self._why_kept(record, stays, stayed))
+
+    async def _vouched(self, record: SnapshotRecord, catalog: Catalog, batch: Batch) -> Vouched:
+        """What others keep, or can be read again where it was published (I4)."""
+        node, asked = self._node, time.monotonic()
+        if batch.keys and await node.origins.has(record.id, catalog, [*batch.keys]):
+            return Vouched(frozenset(batch.keys), asked)
+        return await vouching.vouched(node.control, node.agent.view(), record.id, batch.keys, record.replicas)
 
     async def _drop(
         self,

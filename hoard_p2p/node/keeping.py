@@ -31,7 +31,15 @@ Heal = Callable[[ChunkId, memoryview], Place | None]
 class StoreKeeper:
     """`fetch.fetcher.Keeper` over the store of this node. Which slabs are open is the writer's business."""
 
-    def __init__(self, writer: ChunkWriter, reader: StoreReader, heal: Heal) -> None:
+    def __init__(
+        self,
+        writer: ChunkWriter,
+        reader: StoreReader,
+        heal: Heal,
+        brought: Callable[[Segment], None] = lambda _: None,
+    ) -> None:
+        """`brought` is told of each segment of which all chunks are here, after a flight."""
+        self._brought = brought
         self._writer = writer
         self._reader = reader
         self._heal = heal
@@ -66,6 +74,8 @@ class StoreKeeper:
 
     def ended(self, segment: Segment, whole: bool) -> None:
         """Finishes a large file when the last of its segments arrived."""
+        if whole:
+            self._brought(segment)
         catalog = segment.catalog
         if not whole or not segment.file or catalog is None:
             return

@@ -24,6 +24,7 @@ from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.parts import NodeParts
 from hoard_p2p.node.rack import with_rack
 from hoard_p2p.node.scrubbing import set_days
+from hoard_p2p.node.securing import security_of
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.storage.failures import store_failure
@@ -31,7 +32,7 @@ from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.room import default_capacity, disk_of
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
-from hoard_p2p.transfer.server import PeerServer, bind, make_server
+from hoard_p2p.transfer.server import Limits, PeerServer, bind, make_server
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ def _set_capacity(store: Store, settings: NodeSettings) -> None:
 
 async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
     stop = asyncio.Event()
+    security = security_of(settings, store.node_id)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
@@ -94,9 +96,11 @@ async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
         raise HoardError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
     node: Node | None = None
     try:
-        async with PeerControl() as control, asyncio.TaskGroup() as group:
-            node = Node(NodeParts(settings, store, control, group, stop), listener.getsockname()[1])
-            await _run(node, make_server(NodeService(node)), listener, report)
+        async with PeerControl(security) as control, asyncio.TaskGroup() as group:
+            node = Node(NodeParts(settings, store, control, group, stop, security=security), listener.getsockname()[1])
+            limits = Limits(send_rate=settings.peer_limit)
+            server = make_server(NodeService(node), limits=limits, security=security)
+            await _run(node, server, listener, report)
     except* _Stop:
         log.info("the node stops")
     finally:
@@ -116,15 +120,21 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             local.run,
             node.agent.run,
             node.gossip.run,
+            node.naming.run,
+            node.known_origins.run,
             node.mounts.run,
             node.retention.run,
+            node.fills.run,
             node.scrubbing.run,
+            node.repairing.run,
             partial(_watch_data_dir, node),
             partial(room_operations.keep_count, node),
         ):
             node.group.create_task(work())
         log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
-        if not is_loopback(node.me.host):
+        if node.security.ring is not None:
+            log.info("key %s: %s", node.security.fingerprints[0], "encrypted" if node.security.tls else "not encrypted")
+        elif not is_loopback(node.me.host):
             log.info("open mode: no key is set, so whoever reaches this port can read what is published here")
         report.answers()
         await node.stop.wait()

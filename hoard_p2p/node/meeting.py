@@ -84,10 +84,11 @@ def make_agent(
     made: Callable[[], ClusterAgent],
     *,
     boot: bytes,
+    prints: tuple[str, ...],
 ) -> ClusterAgent:
-    """The agent of a node, not yet running; `made` is to give it later on. Raises BadRequest for a discovery that there
-    is not."""
-    advert = Advert(me.node_id, settings.cluster, me.rack, settings.host, me.port)
+    """The agent of a node, not yet running; `made` is to give it later on, `prints`: the fingerprints of keys that
+    it accepts. Raises BadRequest for a discovery that there is not."""
+    advert = Advert(me.node_id, settings.cluster, me.rack, settings.host, me.port, prints)
     draw = random.Random(os.urandom(8))
     return ClusterAgent(
         Membership(me, sample=draw.sample, boot=boot, accusers_needed=1 if settings.cluster_key_file else 2),

@@ -52,7 +52,7 @@ def mount_snapshot(
     refuse_overlap(data_dir, options.mountpoint)
     allow_files(MOUNT_FILES + max(options.workers, default_workers()), "a mount")
     with NodeClient.connect(data_dir) as client:
-        reply = client.call("open", {"snapshot": text, "mount": True})
+        reply = client.call("open", {"snapshot": text, "mount": True, "fill": options.fill})
         through = elsewhere(reply.body, client.node_pid)
     plan = MountPlan(
         data_dir=os.fspath(data_dir),

@@ -50,6 +50,11 @@ def label(text: str) -> str:
     return _UNFIT.sub("\ufffd", text[:MAX_LABEL])
 
 
+def fits_line(text: str) -> bool:
+    """Whether it can be kept, told, logged and shown as it is."""
+    return not _UNFIT.search(text)
+
+
 # --- what digests cover
 
 

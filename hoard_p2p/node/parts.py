@@ -9,6 +9,7 @@ from hoard_p2p.config import NodeSettings
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
+from hoard_p2p.transfer.keys import OPEN, Security
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,4 @@ class NodeParts:
     group: asyncio.TaskGroup
     stop: asyncio.Event
     boot: bytes = field(default_factory=partial(os.urandom, 16))
+    security: Security = OPEN

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
-from hoard_p2p.errors import BadRequest, Refused, StoreFailed, Unavailable
+from hoard_p2p.errors import BadRequest, HoardError, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.descriptors import explained
@@ -16,6 +16,7 @@ from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
+from hoard_p2p.publish.stampfs import is_remote
 from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
@@ -38,6 +39,8 @@ class _Wish:
     replicas: int
     pin: bool
     keep: int
+    shared: bool | None
+    """Whether SOURCE is an origin that other nodes read, too; None: they may, if it looks like one."""
 
 
 def _wish(options: Body) -> _Wish:
@@ -50,6 +53,7 @@ def _wish(options: Body) -> _Wish:
         replicas=replicas,
         pin=options.get("pin") is True,
         keep=_keep(options.get("keep")),
+        shared=shared if isinstance(shared := options.get("shared_origin"), bool) else None,
     )
 
 
@@ -79,26 +83,51 @@ async def publish(node: Node, dir_fd: int, options: Body, report: Report) -> Bod
 async def _publish(node: Node, dir_fd: int, options: Body, report: Report, held: ExitStack) -> Body:
     wish = _wish(options)
     await _warn_of_taken_name(node, wish.name, report)
+    origin = await _origin(node, wish, dir_fd, report)
     claims = held.enter_context(node.store.reclaimer.new_claims())  # until it is shown: then its record says it all
     taken = await take_in(node, dir_fd, options, claims=claims, report=report, held=held)
     snapshot = snapshot_id(taken.root)
     with node.retention.publishing(snapshot):
-        return await _show(node, wish, snapshot, taken, report)
+        return await _show(node, wish, snapshot, taken, report, origin=origin)
 
 
-async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, taken: Taken, report: Report) -> Body:
+async def _origin(node: Node, wish: _Wish, dir_fd: int, report: Report) -> str:
+    """The origin that the snapshot gets, allowed here from now; empty for none."""
+    if wish.shared:
+        return await node.known_origins.name(wish.source, dir_fd)
+    if wish.shared is False or not await node.blocking(is_remote, dir_fd):
+        return ""
+    try:
+        origin = await node.known_origins.name(wish.source, dir_fd)
+    except (BadRequest, Refused, Unavailable) as error:
+        log.info("%s is not named as an origin: %s", wish.source, error)
+        return ""
+    note = (
+        f"{wish.source} is on a network file system, so it is named as the snapshot's origin: nodes that were started "
+        "with --allow-origin may read it there. Copies are made as usual; --shared-origin makes none, "
+        "--no-shared-origin names none"
+    )
+    await report({"note": note})
+    return origin
+
+
+async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, taken: Taken, report: Report, *, origin: str) -> Body:
     """Make the copies of what was taken in, and let users see it."""
     now = node.names.creation_time(snapshot)
-    record = SnapshotRecord(snapshot, now, now, wish.replicas, wish.pin, wish.keep, False, wish.source, 0)
+    record = SnapshotRecord(snapshot, now, now, wish.replicas, wish.pin, wish.keep, False, wish.source, origin=origin)
     opened = await node.keep_published(taken.root, record)
-    short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
+    if wish.shared:  # I11: all can read it where it is
+        short_of: Sequence[int] = []
+        await _hold_mine(node, opened.catalog, snapshot, wish.replicas)
+    else:
+        short_of = await _spread(node, opened.catalog, snapshot, wish.replicas, report)
     await node.blocking(node.names.show, taken.root, record)
     await node.blocking(taken.remember)
     named = None if wish.name is None else node.names.ref(wish.name)
     refused = await _name(node, snapshot, wish.name)
     await _tell(node, snapshot)
-    if refused:
-        raise Refused(refused)
+    if refused is not None:
+        raise refused
     if named is not None and named.snapshot == snapshot:
         await report({"note": f"{wish.name} names it already"})
     totals = taken.summary.pop("totals")
@@ -111,7 +140,16 @@ async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, taken: Taken, rep
         "totals": totals,
         **taken.summary,
         "under_replicated": len(short_of),
+        "origin": origin,
     }
+
+
+async def _hold_mine(node: Node, catalog: Catalog, snapshot: SnapshotId, replicas: int) -> None:
+    """Hold the segments that this node is a home of."""
+    keys = await node.blocking(_placement_keys, catalog)
+    await node.settled()
+    copies = await node.blocking(Copies, node.agent.view(), keys, replicas)
+    await node.blocking(node.store.add_holds, snapshot, copies.mine())
 
 
 async def _spread(node: Node, catalog: Catalog, snapshot: SnapshotId, replicas: int, report: Report) -> Sequence[int]:
@@ -157,15 +195,18 @@ async def _warn_of_taken_name(node: Node, name: str | None, report: Report) -> N
         await report({"note": note})
 
 
-async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> str:
-    """Tag the snapshot; the reason if the name is taken: what was published stays."""
+async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> HoardError | None:
+    """Tag the snapshot; the reason if that cannot be: what was published stays."""
     if name is None:
-        return ""
+        return None
+    command = f"hoard tag {snapshot.hex()[:12]} {name}"
     try:
-        await node.blocking(lambda: node.names.tag(snapshot, name, move=False))
+        await node.naming.tag(snapshot, name, move=False)
     except Refused as error:
-        return f"published {snapshot.hex()}, but {error}: hoard tag {snapshot.hex()[:12]} {name} --move"
-    return ""
+        return Refused(f"published {snapshot.hex()}, but {error}: {command} --move")
+    except Unavailable as error:
+        return Unavailable(f"published {snapshot.hex()}, but {error}; later: {command}")
+    return None
 
 
 async def _tell(node: Node, snapshot: SnapshotId) -> None:

@@ -120,7 +120,9 @@ class Relief:
 
     async def _step(self, snapshot: SnapshotId, part: Part, size: int, outcome: Outcome) -> None:
         record, before = self._node.names.snapshot(snapshot), outcome.size
-        if record is None or record.replicas >= len(self._node.agent.view().peers):
+        if record is None:
+            return
+        if record.replicas >= len(self._node.agent.view().peers) and not self._node.origins.readable(snapshot):
             return  # nobody could vouch
         catalog = await self._evictions.catalog(snapshot)
         if catalog is None:
@@ -156,7 +158,7 @@ class Relief:
                 continue
             root = decode_root(encoded)
             if any(self._node.reader.place(run.chunk_id) for run in root.catalog_runs[:1]):
-                verb = "evict" if nodes > record.replicas else "rm"
+                verb = "evict" if nodes > record.replicas or self._node.origins.readable(one.snapshot) else "rm"
                 action = f"hoard {verb} {short(one.snapshot)}"
                 found.append(Evictable(one.snapshot, root.totals.unique, action, one.expired or verb == "evict"))
         return sorted(found, key=lambda one: -one.size)

@@ -10,6 +10,7 @@ from hoard_p2p.errors import ChunkCorrupt, Corrupt, HoardError, NotFound, StoreF
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.meeting import answer_probe, unknown_standings
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
@@ -22,6 +23,7 @@ from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class NodeService:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._metrics = Metrics(node)
+        self._feeding = Feeding(node, self.locate, self.release)
         self._lent: dict[int, _Lent] = {}
         """Slabs that are being sent, by descriptor: they stay open meanwhile."""
         self._lock = threading.Lock()
@@ -77,6 +80,13 @@ class NodeService:
 
     async def refs(self) -> Sequence[Record]:
         return await self._node.blocking(self._node.names.ref_records)
+
+    async def compare(self, comparison: Comparison) -> Differences:
+        self._node.gossip.compared(comparison)
+        return await self._node.blocking(self._node.gossip.exchange.compare, comparison)
+
+    async def supply(self, lack: Lack) -> Supply:
+        return await self._node.blocking(self._node.gossip.exchange.supply, lack)
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         return await self._node.residency(snapshot)
@@ -134,9 +144,8 @@ class NodeService:
                 else:
                     del self._lent[extent.fd]
 
-    async def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
-        """Nothing yet but what is always true: ask elsewhere."""
-        yield FeedEnd(False, f"{self._node.me.name} streams nothing")
+    def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
+        return self._feeding.feed(ask, patience)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""
@@ -173,8 +182,13 @@ class NodeService:
         return await self._node.retention.evictions.vouch(request.snapshot, request.segments)
 
     async def announce(self, announcement: Announcement) -> None:
-        await self._node.blocking(self._node.names.merge_snapshots, announcement.snapshots, "an announcement")
-        await self._node.blocking(self._node.names.merge_refs, announcement.refs, "an announcement")
+        node = self._node
+        teller = node.agent.view().by_id.get(NodeId(announcement.node))
+        sender = f"{teller.name} ({teller.url})" if teller is not None else "an announcement of a node not in the view"
+        new = await node.blocking(node.names.merge_snapshots, announcement.snapshots, sender)
+        new += await node.blocking(node.names.merge_refs, announcement.refs, sender)
+        if new:
+            node.gossip.heard(announcement)
 
     async def left(self, node: NodeId, incarnation: int) -> None:
         self._node.agent.left(node, incarnation)

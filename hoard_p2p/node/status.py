@@ -9,17 +9,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from hoard_p2p import __version__
+from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import Root
 from hoard_p2p.catalog.root import decode as decode_root
-from hoard_p2p.config import Json
+from hoard_p2p.config import DEFAULT_REPLICAS, Json
 from hoard_p2p.errors import Corrupt, HoardError, Unavailable
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.mountkeep import Kept
+from hoard_p2p.node.origin_operations import origins_body
 from hoard_p2p.node.removal import expires
 from hoard_p2p.node.room_operations import room_body
 from hoard_p2p.peer import Peer, is_wildcard
+from hoard_p2p.placement import skew
+from hoard_p2p.repair.planner import lacking
 from hoard_p2p.storage.records import SnapshotRecord
 
 log = logging.getLogger(__name__)
@@ -40,6 +45,13 @@ COUNT_SECONDS = 3.0
 
 ASKED_AT_ONCE = 64
 """Questions to peers in flight."""
+
+_NOT_COUNTED: Body = {
+    "state": "known",
+    "segments_here": None,
+    "under_replicated": None,
+    "under_replicated_bytes": None,
+}
 
 
 def node_body(node: Node) -> Body:
@@ -147,10 +159,15 @@ async def full_status(node: Node) -> Body:
     room, chunks = await node.blocking(_figures, node)
     records = node.names.snapshots()
     counts = await _counts(node, records[:COUNTED_SNAPSHOTS])
+    snapshots = [await _counted(node, record, counts.get(record.id)) for record in records]
+    listed: list[Json] = [*snapshots]
     return {
         "node": node_body(node),
         "peers": peers_body(node),
-        "snapshots": [await _counted(node, record, counts.get(record.id)) for record in records],
+        "snapshots": listed,
+        "under_replicated_bytes": _total(snapshots),
+        "repair": node.repairing.body(),
+        "racks": await node.blocking(racks_body, node),
         "store": {
             **room,
             "chunks": chunks,
@@ -161,7 +178,7 @@ async def full_status(node: Node) -> Body:
             "quarantined": node.counters.quarantined,
         },
         "scrub": await node.scrubbing.body(),
-        "origins": [],
+        "origins": origins_body(node),
         "mounts": mounts_body(node),
     }
 
@@ -176,12 +193,16 @@ class _Counts:
     as an answer: it holds nothing that could be had."""
 
     here: Residency
+    catalog: Catalog
     waiting: int
     there: list[Residency] = field(default_factory=list)
 
-    def under_replicated(self, segments: int, replicas: int) -> int | None:
-        """None: not known."""
-        return None if self.waiting else _under_replicated([self.here, *self.there], segments, replicas)
+    def under_replicated(self, segments: int, replicas: int) -> tuple[int, int] | None:
+        """Blocking. Segments with too few copies, and their bytes. None: not known."""
+        if self.waiting:
+            return None
+        found = lacking([self.here, *self.there], replicas, segments)
+        return len(found), sum(map(self.catalog.segment_size, found))
 
 
 async def _counts(node: Node, records: Sequence[SnapshotRecord]) -> dict[SnapshotId, _Counts]:
@@ -197,10 +218,11 @@ async def _counts(node: Node, records: Sequence[SnapshotRecord]) -> dict[Snapsho
         counts.waiting -= 1
 
     async def count(snapshot: SnapshotId) -> None:
-        here = await _residency_here(node, snapshot)
-        if here is None:
+        opened = await _open(node, snapshot)
+        if opened is None:
             return
-        counts = found[snapshot] = _Counts(here, len(others))
+        here = await node.blocking(node.held.residency, snapshot, opened.catalog)
+        counts = found[snapshot] = _Counts(here, opened.catalog, len(others))
         if len(others) <= ASKED_PEERS:
             for peer in others:
                 group.create_task(ask(counts, peer, snapshot))
@@ -212,14 +234,14 @@ async def _counts(node: Node, records: Sequence[SnapshotRecord]) -> dict[Snapsho
     return found
 
 
-async def _residency_here(node: Node, snapshot: SnapshotId) -> Residency | None:
+async def _open(node: Node, snapshot: SnapshotId) -> OpenSnapshot | None:
     """None if the catalog is not open here and cannot be opened soon."""
     try:
         opened = node.catalogs.peek(snapshot)
         if opened is None:
             async with asyncio.timeout(OPEN_SECONDS):
                 opened = await node.open(snapshot)
-        return await node.blocking(node.held.residency, snapshot, opened.catalog)
+        return opened
     except (HoardError, TimeoutError) as error:
         log.debug("the segments of snapshot %s are not counted: %r", short(snapshot), error)
         return None
@@ -229,13 +251,26 @@ async def _counted(node: Node, record: SnapshotRecord, counts: _Counts | None) -
     body = snapshot_body(node, record, await node.blocking(node.names.root, record.id))
     segments = body["segments"]
     if counts is None or not isinstance(segments, int):
-        return {**body, "state": "known", "segments_here": None, "under_replicated": None}
+        return {**body, **_NOT_COUNTED}
     here = sum(byte.bit_count() for byte in counts.here.bits)
     state = "whole" if here == segments else "part" if here else "known"
-    short_of = counts.under_replicated(segments, record.replicas)
-    return {**body, "state": state, "segments_here": here, "under_replicated": short_of}
+    short_of = await node.blocking(counts.under_replicated, segments, record.replicas)
+    return {
+        **body,
+        "state": state,
+        "segments_here": here,
+        "under_replicated": None if short_of is None else short_of[0],
+        "under_replicated_bytes": None if short_of is None else short_of[1],
+    }
 
 
-def _under_replicated(records: Sequence[Residency], segments: int, replicas: int) -> int:
-    """Segments that fewer nodes than `replicas` hold whole."""
-    return sum(sum(record.holds(segment) for record in records) < replicas for segment in range(segments))
+def _total(snapshots: Sequence[Body]) -> Json:
+    """Bytes of segments with too few copies, of all snapshots that are counted; None if none is."""
+    counted = [size for body in snapshots if isinstance(size := body["under_replicated_bytes"], int)]
+    return sum(counted) if counted or not snapshots else None
+
+
+def racks_body(node: Node) -> list[Json]:
+    """Where nodes keep more or less than their share by weight, because copies go to distinct racks."""
+    told = skew(node.agent.view().peers, DEFAULT_REPLICAS)
+    return [{"rack": rack, "load": round(load, 2)} for rack, load in sorted(told.items())]

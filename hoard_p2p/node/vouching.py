@@ -68,7 +68,8 @@ async def vouched(
         except Unavailable:
             return
 
+    plan = await asyncio.to_thread(whom_to_ask, view, keys, replicas)
     async with asyncio.TaskGroup() as group:
-        for node, segments in whom_to_ask(view, keys, replicas).items():
+        for node, segments in plan.items():
             group.create_task(ask(view.by_id[node], segments))
     return Vouched(enough(answers, replicas), asked)

@@ -61,3 +61,10 @@ class FileSystems:
             return Trust.NONE
         kind = ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
         return _KINDS.get(kind, Trust.NONE)
+
+
+def is_remote(fd: int) -> bool:
+    """Whether an open directory is on a file system that other machines see, too."""
+    systems = FileSystems()
+    systems.look_at(fd)
+    return systems.trust(os.fstat(fd).st_dev) is Trust.REMOTE

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import ClusterView, NodeId
-from hoard_p2p.placement import homes
+from hoard_p2p.placement import rows
 
 PROMISED_SECONDS = 600.0
 FRESH_SECONDS = 10.0
@@ -26,11 +26,11 @@ def whom_to_ask(view: ClusterView, keys: Mapping[int, ChunkId], replicas: int) -
     """For each peer the segments to ask it about: the first nodes in the segment's order, where at least `replicas` of
     them come before this one. A node that drains is in no order: all come before it."""
     asked: dict[NodeId, list[int]] = defaultdict(list)
-    for segment, key in keys.items():
-        ranked = [peer.node_id for peer in homes(view.peers, key, len(view.peers))]
-        better = ranked[: ranked.index(view.me)] if view.me in ranked else ranked
+    ranked = rows(view.peers, list(keys.values()), replicas + SPARE_VOUCHERS)
+    for segment, row in zip(keys, ranked, strict=True):
+        better = row[: row.index(view.me)] if view.me in row else row
         if len(better) >= replicas:
-            for node in better[: replicas + SPARE_VOUCHERS]:
+            for node in better:
                 asked[node].append(segment)
     return asked
 

@@ -15,7 +15,7 @@ from hoard_p2p.storage.records import decode_ref, decode_snapshot
 
 NODE_ID = b"node_id"
 START = b"start"
-SETTINGS = frozenset({b"capacity", b"floor", b"scrub_days"})
+SETTINGS = frozenset({b"capacity", b"floor", b"scrub_days", b"origins"})
 """Keys of META that an operator chose: they are in the journal too."""
 
 _U64 = struct.Struct("<Q")

@@ -18,11 +18,13 @@ from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
 from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import News, NodeId, Peer, Standing
+from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 from hoard_p2p.transfer.wire_members import NO_NEWS, KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
 
 Wanted: TypeAlias = Sequence[tuple[ChunkId, int]]
 Deliver: TypeAlias = Callable[[int, memoryview], None]
@@ -59,6 +61,9 @@ class FileService:
     callers: list[Hello] = field(default_factory=list)
     adopted: list[AdoptRequest] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
+    digests: tuple[bytes, bytes] = (b"", b"")
+    compared: list[Comparison] = field(default_factory=list)
+    lacked: list[Lack] = field(default_factory=list)
     gone: list[tuple[NodeId, int]] = field(default_factory=list)
     probes: list[ProbeMessage] = field(default_factory=list)
     news: News = NO_NEWS
@@ -116,6 +121,15 @@ class FileService:
     async def refs(self) -> Sequence[Record]:
         return self.ref_records
 
+    async def compare(self, comparison: Comparison) -> Differences:
+        self.compared.append(comparison)
+        return Differences(self.digests[0], self.digests[1])
+
+    async def supply(self, lack: Lack) -> Supply:
+        self.lacked.append(lack)
+        told = self.snapshot_records if lack.kind is Kind.SNAPSHOTS else self.ref_records
+        return Supply(tuple(told[lack.skip :]), more=False)
+
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         return self.residencies.get(snapshot)
 
@@ -171,7 +185,7 @@ FEED_BATCH = 700
 
 
 @contextmanager
-def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[int]:
+def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS, security: Security = OPEN) -> Iterator[int]:
     """A real server for `service` on loopback, on an event loop in a thread of its own; gives its port."""
     started: Future[tuple[int, Callable[[], None]]] = Future()
 
@@ -181,7 +195,7 @@ def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS) -> Iterator[i
         def stop() -> None:
             loop.call_soon_threadsafe(stopped.set)
 
-        server = make_server(service, limits=limits)
+        server = make_server(service, limits=limits, security=security)
         try:
             port = await server.start("127.0.0.1", 0)
             started.set_result((port, stop))

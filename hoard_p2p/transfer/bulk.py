@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from random import random
 from typing import Self, TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, chunk_id, short
 from hoard_p2p.interfaces import SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
-from hoard_p2p.transfer.connection import Connection, Garbled, StaleConnection
+from hoard_p2p.transfer.connection import Busy, Connection, Garbled, StaleConnection
+from hoard_p2p.transfer.keys import OPEN, Security
+from hoard_p2p.transfer.sessions import frames_mark
 from hoard_p2p.transfer.streams import encode_ask, receive_stream
 from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_ASKED, MAX_CHUNK
 
@@ -24,6 +27,8 @@ BATCH_BYTES = 64 << 20
 BATCH_CHUNKS = 2048
 """One request asks for at most so much (never more than `wire.MAX_ASKED`). The next is sent before the answer to the
 first is read, so that it costs no round trip; at 64 KiB it fits into socket buffers while the peer is busy sending."""
+BUSY_PAUSES = (0.1, 0.3)
+"""Seconds before a busy peer is asked again, half as much to one and a half times."""
 IDLE_TIME = 60.0
 """Seconds that an unused connection is kept; the server would end it after 75."""
 
@@ -35,7 +40,8 @@ class BulkClient:
     """An `interfaces.PeerChunks` and `PeerSegments` over HTTP with a pool of kept-alive sockets for each peer.
     Thread-safe."""
 
-    def __init__(self, *, idle_per_peer: int = 8, connect_timeout: float = 3.0) -> None:
+    def __init__(self, *, idle_per_peer: int = 8, connect_timeout: float = 3.0, security: Security = OPEN) -> None:
+        self._security = security
         self._idle_per_peer = idle_per_peer
         self._connect_timeout = connect_timeout
         self._lock = threading.Lock()
@@ -87,7 +93,20 @@ class BulkClient:
         self.close()
 
     def _use(self, peer: Peer, timeout: float, exchange: Callable[[Connection], T]) -> T:
-        """One exchange on a connection to `peer`. Raises PeerUnavailable, ChunkCorrupt."""
+        """One exchange with `peer`; when it is busy, again after a while, which differs for each asker. Raises
+        PeerUnavailable, ChunkCorrupt."""
+        for pause in BUSY_PAUSES:
+            try:
+                return self._use_once(peer, timeout, exchange)
+            except Busy:
+                time.sleep(pause * (0.5 + random()))
+        try:
+            return self._use_once(peer, timeout, exchange)
+        except Busy as error:
+            raise PeerUnavailable(f"{peer.url} sent no chunks: {error}") from error
+
+    def _use_once(self, peer: Peer, timeout: float, exchange: Callable[[Connection], T]) -> T:
+        """Raises Busy only if nothing was received."""
         connection = self._take(peer, timeout)
         try:
             try:
@@ -97,6 +116,8 @@ class BulkClient:
                 connection = self._open(peer, timeout)
                 result = exchange(connection)
         except (Garbled, StaleConnection) as error:
+            if isinstance(error, Busy) and connection.answered == 1:
+                raise
             raise PeerUnavailable(f"{peer.url} sent no chunks: {error}") from error
         except OSError as error:  # TimeoutError is one
             raise PeerUnavailable(f"{peer.url} did not send the chunks: {error or type(error).__name__}") from error
@@ -131,8 +152,9 @@ class BulkClient:
 
     def _open(self, peer: Peer, timeout: float) -> Connection:
         try:
-            connection = Connection(peer.host, peer.port, min(self._connect_timeout, timeout), timeout)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+            soon = min(self._connect_timeout, timeout)
+            connection = Connection(peer.host, peer.port, soon, timeout, security=self._security, expected=peer.node_id)
+        except (OSError, UnicodeError, Garbled) as error:  # UnicodeError: a host name that cannot be one
             raise PeerUnavailable(f"{peer.url} cannot be reached: {error}") from error
         with self._lock:
             if not self._closed:
@@ -206,6 +228,8 @@ def _receive(
         deliver(index, data)
     if left:
         raise Garbled(f"{left} bytes follow the last chunk")
+    absent = set(missing)
+    connection.check_body(frames_mark(FRAME_MISSING if index in absent else wanted[index][1] for index in batch))
 
 
 def _read_frame(connection: Connection, expected: ChunkId, length: int, left: int) -> memoryview | None:

@@ -5,6 +5,10 @@ import socket
 import time
 
 from hoard_p2p.errors import HoardError
+from hoard_p2p.peer import NodeId
+from hoard_p2p.transfer import sessions
+from hoard_p2p.transfer.keys import OPEN, KeyRing, Security
+from hoard_p2p.transfer.sessions import STAY_OUT, Grant, Offer, Session, Unproven, refusal
 
 BUFFER = 4 << 20
 """Enough for the longest chunk that our chunkers cut, most of the time with the header after it."""
@@ -17,6 +21,7 @@ _CODED = re.compile(rb"\r\nTransfer-Encoding:", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\nTransfer-Encoding: *chunked *\r\n", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
 _BYTES = re.compile(rb"\r\nContent-Type: *application/octet-stream *\r\n", re.IGNORECASE)
+_PROOF = re.compile(rb"\r\n" + sessions.HEADER.encode() + rb": ([0-9a-f -]{1,200})\r\n", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nConnection: *close *\r\n", re.IGNORECASE)
 
 
@@ -24,18 +29,46 @@ class Garbled(HoardError):
     """What arrived is no answer of the protocol."""
 
 
+class Busy(Garbled):
+    """The peer has too much to do, and did nothing of what was asked for."""
+
+
 class StaleConnection(HoardError):
     """A reused connection turned out to be closed by the peer before anything was received on it."""
 
 
-class Connection:
-    """One socket. Used by one thread at a time, but for `abort`."""
+def _check_status(status: int) -> None:
+    if status == 503:
+        raise Busy("it is busy")
+    if status == STAY_OUT:
+        raise Garbled(refusal(status))
+    if status != 200:
+        raise Garbled(f"status {status}")
 
-    def __init__(self, host: str, port: int, connect_timeout: float, timeout: float) -> None:
-        """Raises OSError if nobody listens there."""
+
+def _connected(host: str, port: int, timeout: float, security: Security) -> socket.socket:
+    """A socket to the peer, encrypted where that is asked for. Raises OSError."""
+    plain = socket.create_connection((host, port), timeout=timeout)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return plain if security.tls is None else security.tls.client.wrap_socket(plain)
+
+
+class Connection:
+    """One socket, and one session where there is a key. Used by one thread at a time, but for `abort`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connect_timeout: float,
+        timeout: float,
+        *,
+        security: Security = OPEN,
+        expected: NodeId = NodeId(b""),  # noqa: B008 - immutable
+    ) -> None:
+        """Raises OSError if nobody listens there; Garbled, OSError if that is not the node `expected` with our key."""
         self.address = (host, port)
-        self._socket = socket.create_connection((host, port), timeout=connect_timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = _connected(host, port, connect_timeout, security)
         literal = f"[{host}]" if ":" in host else host
         self._head = f"Host: {literal}:{port}\r\nContent-Type: application/octet-stream\r\n"
         self._buffer = bytearray(BUFFER + MAX_HEADER)
@@ -46,6 +79,12 @@ class Connection:
         self._arrived = 0
         self._is_kept_alive = True
         self.idle_since = 0.0
+        self.answered = 0
+        """Answers that began since it was taken into use."""
+        self._session: Session | None = None
+        self._mark = sessions.SELF_PROVING
+        if security.ring is not None:
+            self._open_session(security.ring, expected)
 
     @property
     def is_reusable(self) -> bool:
@@ -55,6 +94,7 @@ class Connection:
     def reuse(self, timeout: float) -> None:
         """Begin another exchange on it."""
         self._is_reused = True
+        self.answered = 0
         self._timeout = timeout
         self._waited, self._arrived = 0.0, 0
 
@@ -64,13 +104,14 @@ class Connection:
     def abort(self) -> None:
         """Make the thread that uses it fail with OSError. For another thread."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # an SSLSocket would go on without its encryption
         except OSError:  # not connected any more, which is what was wanted
             return
 
     def post(self, path: str, body: bytes) -> None:
         """Send a request. Raises OSError, StaleConnection."""
-        head = f"POST {path} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
+        proof = "" if self._session is None else f"{sessions.HEADER}: {self._session.sign('POST', path, body)}\r\n"
+        head = f"POST {path} HTTP/1.1\r\n{self._head}{proof}Content-Length: {len(body)}\r\n\r\n"
         self._socket.settimeout(self._timeout)
         try:
             self._socket.sendall(head.encode() + body)
@@ -108,6 +149,25 @@ class Connection:
         """What arrived was worth waiting for: the timeout begins again."""
         self._waited, self._arrived = 0.0, 0
 
+    def check_body(self, mark: str) -> None:
+        """The body of the answer turned out to have this mark. Raises Garbled if that is not the one of its head, where
+        there is a session."""
+        if self._session is not None and mark != self._mark:
+            raise Garbled("the answer was changed on the way")
+
+    @property
+    def seal_size(self) -> int:
+        """How many bytes prove the end of a stream here."""
+        return 0 if self._session is None else sessions.MAC_SIZE
+
+    def check_end(self, digest: bytes, seal: bytes) -> None:
+        """A stream ended with this seal; `digest` covers its frames. Raises Garbled."""
+        try:
+            if self._session is not None:
+                self._session.check_end(digest, seal)
+        except Unproven as error:
+            raise Garbled(str(error)) from error
+
     def read(self, count: int) -> memoryview:
         """The next `count` bytes, valid until the next call. Raises OSError."""
         if self._end - self._start < count:
@@ -118,18 +178,46 @@ class Connection:
         self._start += count
         return memoryview(self._buffer)[start : start + count]
 
+    def _open_session(self, ring: KeyRing, expected: NodeId) -> None:
+        """Make the session of this connection; closes it when that fails. Raises OSError, Garbled."""
+        offer = Offer.draw(ring)
+        try:
+            self.post(sessions.PATH, offer.encode())
+            grant = bytes(self.read(min(self.answer(), sessions.GRANT_SIZE)))
+            self._session = Session(ring, offer, Grant.decode(grant), expected)
+            self.answered = 0
+        except Unproven as error:
+            self.close()
+            raise Garbled(f"no session: {error}") from error
+        except (OSError, Garbled):
+            self.close()
+            raise
+
+    def _check_proof(self, session: Session, head: bytes, status: int) -> None:
+        """Raises Garbled if the head of this answer is not what the peer said to the request that is its turn."""
+        proof = _PROOF.search(head)
+        kind = "application/octet-stream" if _BYTES.search(head) else "application/json"
+        try:
+            self._mark = session.check("" if proof is None else proof[1].decode(), status, kind)
+        except Unproven as error:
+            raise Garbled(str(error)) from error
+
     def _answer_head(self) -> bytes:
         """The head of an answer with bytes."""
         try:
             head = self._read_head()
         except ConnectionError as error:
             raise self._stale_or(error) from error
+        if self._session is not None and self._is_reused and head.startswith(b"HTTP/1.1 %d " % STAY_OUT):
+            raise StaleConnection("the peer does not know our session any more")
         self._is_reused = False
+        self.answered += 1
         status = _STATUS.match(head)
         if status is None:
             raise Garbled(f"an answer that begins with {head[:40]!r}")
-        if status[1] != b"200":
-            raise Garbled(f"status {status[1].decode()}")
+        if self._session is not None:
+            self._check_proof(self._session, head, int(status[1]))
+        _check_status(int(status[1]))
         if not _BYTES.search(head):
             raise Garbled("an answer of another type than bytes")
         if _CLOSE.search(head):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
 import aiohttp
@@ -11,10 +12,14 @@ from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer, Standing, is_near
-from hoard_p2p.transfer import wire, wire_life, wire_members
+from hoard_p2p.transfer import sessions, wire, wire_life, wire_members, wire_names
+from hoard_p2p.transfer.keys import OPEN, Security
+from hoard_p2p.transfer.sessions import Unproven
+from hoard_p2p.transfer.sessions_client import Answer, Question, Sessions
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 T = TypeVar("T")
 
@@ -32,11 +37,16 @@ MAX_LIST = 64 << 20
 MAX_ANSWER = 1 << 20
 MAX_ERROR = 16 << 10
 MAX_USES = 8 << 20
+MAX_SUPPLY = wire_names.MAX_SUPPLIED * 2
 
 
-def _new_session(connections: int) -> aiohttp.ClientSession:
+def _new_session(connections: int, security: Security) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=0, limit_per_host=connections, keepalive_timeout=IDLE_TIME, use_dns_cache=False
+        limit=0,
+        limit_per_host=connections,
+        keepalive_timeout=IDLE_TIME,
+        use_dns_cache=False,
+        ssl=True if security.tls is None else security.tls.client,
     )
     # no proxy, no cookies, no redirects: a peer is asked itself or not at all
     return aiohttp.ClientSession(
@@ -58,9 +68,13 @@ class PeerControl:
     _probes: aiohttp.ClientSession
     """Connections of their own for what must not wait behind anything else."""
 
+    def __init__(self, security: Security = OPEN) -> None:
+        self._security = security
+        self._sessions = None if security.ring is None else Sessions(security.ring)
+
     async def __aenter__(self) -> Self:
-        self._session = _new_session(CONNECTIONS_PER_PEER)
-        self._probes = _new_session(PROBES_PER_PEER)
+        self._session = _new_session(CONNECTIONS_PER_PEER, self._security)
+        self._probes = _new_session(PROBES_PER_PEER, self._security)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -69,8 +83,8 @@ class PeerControl:
 
     async def hello(self, host: str, port: int, *, me: Hello | None = None, timeout: float = 2.0) -> Hello:
         """Ask who listens there, and tell who I am if `me` is given. The peer's record has `host` and `port` as asked,
-        the address it was reached at. A public address is not asked."""
-        _refuse_public(host)
+        the address it was reached at. A public address is not asked without a key."""
+        self._refuse_public(host)
         place = Peer(NodeId(b""), 0, "", "", host, port, 0)
         body = None if me is None else wire.encode_hello(replace(me, members=()))
         answer = await self._ask(place, "hello", body, timeout, MAX_HELLO)
@@ -80,7 +94,7 @@ class PeerControl:
     async def probe(self, peer: Peer, message: ProbeMessage, *, timeout: float) -> ProbeMessage:
         """Ask whether the peer is there, and tell it the news. The answer may be another node's. The record in it has
         the host and port as asked. A peer that knows no probes is said hello to."""
-        _refuse_public(peer.host)
+        self._refuse_public(peer.host)
         answer = await self._exchange(peer, "probe", wire_members.encode_probe(message), timeout, MAX_PROBE)
         if isinstance(answer, BadRequest):
             hello = await self.hello(peer.host, peer.port, me=message.hello, timeout=timeout)
@@ -117,6 +131,22 @@ class PeerControl:
         """The refs that the peer knows."""
         answer = await self._ask(peer, "refs", None, LIST_TIME, MAX_LIST)
         return await _decoded(peer, wire.decode_records, answer)
+
+    async def compare(self, peer: Peer, comparison: Comparison) -> Differences | None:
+        """In which parts the peer's snapshots and refs are others; None if it is of a version that cannot tell."""
+        answer = await self._exchange(
+            peer, "compare", wire_names.encode_comparison(comparison), ANSWER_TIME, MAX_ANSWER
+        )
+        if isinstance(answer, BadRequest):
+            return None
+        if isinstance(answer, HoardError):
+            raise PeerUnavailable(f"{peer.url} refused to compare: {answer}") from answer
+        return await _decoded(peer, wire_names.decode_differences, answer)
+
+    async def supply(self, peer: Peer, lack: Lack) -> Supply:
+        """Records that the peer knows and this node does not."""
+        answer = await self._ask(peer, "supply", wire_names.encode_lack(lack), LIST_TIME, MAX_SUPPLY)
+        return await _decoded(peer, wire_names.decode_supply, answer)
 
     async def residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
         """What the peer holds of a snapshot; None if it does not know it."""
@@ -159,7 +189,8 @@ class PeerControl:
         snapshots, refs = announcement.snapshots, announcement.refs
         for start in range(0, max(len(snapshots), len(refs)), wire.MAX_NEWS):
             stop = start + wire.MAX_NEWS
-            part = wire.encode_announcement(Announcement(snapshots[start:stop], refs[start:stop]))
+            told = replace(announcement, snapshots=snapshots[start:stop], refs=refs[start:stop])
+            part = wire.encode_announcement(told)
             await self._ask(peer, "announce", part, ANSWER_TIME, MAX_ANSWER)
 
     async def leave(self, peer: Peer, node: NodeId, incarnation: int, *, timeout: float = 1.0) -> None:
@@ -182,28 +213,36 @@ class PeerControl:
             raise PeerUnavailable(f"{peer.url} refused {path}: {answer}") from answer
         return answer
 
+    def _refuse_public(self, host: str) -> None:
+        if self._sessions is None and not is_near(host):
+            raise PeerUnavailable(f"{host} is a public address; nodes without a key talk to private ones only")
+
     async def _exchange(
         self, peer: Peer, path: str, body: bytes | None, timeout: float, most: int
     ) -> "bytes | HoardError":
-        method = "GET" if body is None else "POST"
-        session = self._probes if path in PROBES else self._session
         try:
-            async with (
-                asyncio.timeout(timeout),
-                session.request(method, f"{peer.url}/v1/{path}", data=body, allow_redirects=False) as response,
-            ):
-                if response.status == 200:
-                    return await _bounded(response, most)
-                return _failure(response.status, await _bounded(response, MAX_ERROR))
+            async with asyncio.timeout(timeout):
+                answer = await self._answer(peer, Question(f"/v1/{path}", body), most)
         except TimeoutError as error:
             raise PeerUnavailable(f"{peer.url} did not answer {path} in {timeout} s") from error
+        except Unproven as error:
+            raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {error}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {error!r}") from error
+        return answer.body if answer.status == 200 else _failure(answer.status, answer.body)
 
+    async def _answer(self, peer: Peer, question: Question, most: int) -> Answer:
+        """The answer to one question, proven if there is a key."""
+        send = partial(self._send, peer, most)
+        return await send(question, "") if self._sessions is None else await self._sessions.ask(peer, question, send)
 
-def _refuse_public(host: str) -> None:
-    if not is_near(host):
-        raise PeerUnavailable(f"{host} is a public address; nodes without a key talk to private ones only")
+    async def _send(self, peer: Peer, most: int, question: Question, proof: str) -> Answer:
+        headers = {sessions.HEADER: proof} if proof else {}
+        url, method = f"{self._security.scheme}://{peer.place}{question.path}", question.method
+        session = self._probes if question.path.removeprefix("/v1/") in PROBES else self._session
+        async with session.request(method, url, data=question.body, headers=headers, allow_redirects=False) as response:
+            told = await _bounded(response, most if response.status == 200 else MAX_ERROR)
+            return Answer(response.status, response.content_type, response.headers.get(sessions.HEADER, ""), told)
 
 
 class _Absent(HoardError):

@@ -61,10 +61,16 @@ class Lookout(asyncio.Protocol):
         assert isinstance(inside, asyncio.Protocol)
         self._inside = inside
         self._lost = lost
+        self._watches = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._inside.connection_lost(exc)
-        self._lost()
+        if self._watches:
+            self._lost()
+
+    def leave(self) -> None:
+        """From now on pass everything on, and call nobody."""
+        self._watches = False
 
     def data_received(self, data: bytes) -> None:
         self._inside.data_received(data)
@@ -87,11 +93,14 @@ async def while_connected(transport: asyncio.Transport | None) -> AsyncIterator[
     inside = transport.get_protocol()
     try:
         async with asyncio.timeout(None) as scope:
-            transport.set_protocol(Lookout(inside, lambda: scope.reschedule(0)))
+            lookout = Lookout(inside, lambda: scope.reschedule(0))
+            transport.set_protocol(lookout)
             try:
                 yield
             finally:
-                transport.set_protocol(inside)
+                lookout.leave()
+                if not transport.is_closing():  # an encrypted one that is gone would take no protocol any more
+                    transport.set_protocol(inside)
     except TimeoutError as error:
         if scope.expired():
             raise Unavailable("the asker hung up") from error

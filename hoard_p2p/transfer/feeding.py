@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeAlias
 
+from blake3 import blake3
+
 from hoard_p2p.transfer.sending import Body, Sending
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
+from hoard_p2p.transfer.sessions import Admitted
 from hoard_p2p.transfer.streams import CANNOT, FRAME, LAST, MAX_REASON, PENDING
 
 Item: TypeAlias = "Sequence[Fed] | FeedEnd"
@@ -14,7 +17,7 @@ Release: TypeAlias = "Callable[[Sequence[SendExtent], int], None]"
 
 def fed_frames(chunks: Sequence[Fed]) -> Sending:
     """Chunks as frames in one HTTP chunk."""
-    lengths = [len(fed.data) if fed.extent is None else fed.extent.length for fed in chunks]
+    lengths = [_length(fed) for fed in chunks]
     whole = FRAME.size * len(chunks) + sum(lengths)
     before = b"%x\r\n" % whole
 
@@ -27,19 +30,29 @@ def fed_frames(chunks: Sequence[Fed]) -> Sending:
     return Sending([*(fed.extent for fed in chunks), None], head, len(before) + whole + 2)
 
 
-def end_frame(end: FeedEnd) -> Sending:
-    """The last frame, in an HTTP chunk of its own."""
+def end_frame(end: FeedEnd, seal: Callable[[bytes], bytes]) -> Sending:
+    """The last frame, in an HTTP chunk of its own; `seal` proves it."""
     reason = end.reason.encode("utf-8", "backslashreplace")[:MAX_REASON]
     frame = FRAME.pack(LAST, PENDING if end.pending else CANNOT) + reason
+    frame += seal(frame)
     data = b"%x\r\n%b\r\n" % (len(frame), frame)
     return Sending([None], lambda _: data, len(data))
+
+
+def _length(fed: Fed) -> int:
+    return len(fed.data) if fed.extent is None else fed.extent.length
 
 
 class Feed:
     """One answer: what a service feeds, until its end."""
 
-    def __init__(self, items: AsyncGenerator[Item, None], release: Release, longest: float) -> None:
-        """`longest`: seconds in which the next item comes, or something is wrong."""
+    def __init__(
+        self, items: AsyncGenerator[Item, None], release: Release, longest: float, admitted: Admitted | None
+    ) -> None:
+        """`longest`: seconds in which the next item comes, or something is wrong. `admitted`: the request, where there
+        is a key."""
+        self._admitted = admitted
+        self._heads = blake3()
         self._items = items
         self._release = release
         self._longest = longest
@@ -55,7 +68,7 @@ class Feed:
         while not isinstance(item, FeedEnd):
             await self._send_chunks(item, body)
             item = await self._next()
-        await body.write(end_frame(item))
+        await body.write(end_frame(item, self._seal))
 
     def close(self) -> None:
         """Release what was not sent. Idempotent."""
@@ -63,12 +76,17 @@ class Feed:
             self._release([fed.extent for fed in self._first if fed.extent is not None], 0)
         self._first = ()
 
+    def _seal(self, last: bytes) -> bytes:
+        self._heads.update(last)
+        return b"" if self._admitted is None else self._admitted.seal(self._heads.digest())
+
     async def _next(self) -> Item:
         async with asyncio.timeout(self._longest):
             return await anext(self._items, FeedEnd(False))
 
     async def _send_chunks(self, chunks: Sequence[Fed], body: Body) -> None:
         sending = fed_frames(chunks)
+        self._heads.update(b"".join(FRAME.pack(fed.asked, _length(fed)) for fed in chunks))
         try:
             if chunks:
                 await body.write(sending)

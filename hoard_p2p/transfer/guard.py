@@ -8,10 +8,12 @@ import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from hoard_p2p.errors import (
     BadRequest,
@@ -24,9 +26,12 @@ from hoard_p2p.errors import (
     wire_name,
 )
 from hoard_p2p.peer import is_near
+from hoard_p2p.transfer.sessions import Admitted
 from hoard_p2p.transfer.wire import encode_error
 
 log = logging.getLogger(__name__)
+http_log = logging.getLogger("hoard_p2p.transfer.http")
+"""For aiohttp's server."""
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,9 +39,10 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds taken before memory is. Times in seconds. Of the requests, `adopts` may pull segments at a time and
-    `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count
-    segments. `names`: host names that this node may be asked by, besides IP addresses, `localhost` and the machine's
-    own name."""
+    `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count segments, and of
+    `sends` of chunks, which wait up to `send_wait`, less than askers do. At most `streams` are open. `send_rate`: bytes
+    a second that all of these send, 0: no limit. `names`: host names that this node may be asked by, besides IP
+    addresses, `localhost` and the machine's own name."""
 
     connections: int = 1024
     requests: int = 512
@@ -49,7 +55,12 @@ class Limits:
     answer_time: float = 30.0
     adopt_time: float = 900.0
     stall_time: float = 30.0
+    sends: int = 128
+    sends_waiting: int = 256
+    send_wait: float = 2.0
+    streams: int = 256
     send_threads: int = 8
+    send_rate: int = 0
     names: tuple[str, ...] = ()
 
 
@@ -75,12 +86,22 @@ def error_response(error: HoardError) -> web.Response:
     )
 
 
+def quieten(record: logging.LogRecord) -> bool:
+    """A filter for `http_log`: aiohttp reports what is no HTTP as an error, with a traceback, though any stranger can
+    send that, as often as he likes; there is nothing in it for our operator."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError) or http_log.isEnabledFor(logging.DEBUG)
+
+
 class Guard:
     """The middlewares of one server, with the count of its requests in flight."""
 
-    def __init__(self, limits: Limits, names: frozenset[str], unbounded: frozenset[str]) -> None:
-        """`unbounded`: paths that are answered however busy the node is (probes)."""
+    def __init__(
+        self, limits: Limits, names: frozenset[str], unbounded: frozenset[str], *, is_open: bool = True
+    ) -> None:
+        """`unbounded`: paths that are answered however busy the node is (probes). `is_open`: there is no key."""
         self._limits = limits
+        self._is_open = is_open
         self._names = names
         self._unbounded = unbounded
         self._in_flight = 0
@@ -107,7 +128,7 @@ class Guard:
     async def check_origin(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Only near addresses may talk to a node without a key, and no browser page: neither a foreign one, nor one
         whose name was made to resolve to us."""
-        if not is_near(request.remote or ""):
+        if self._is_open and not is_near(request.remote or ""):
             body = encode_error("Refused", f"{request.remote} is a public address; nodes without a key serve none")
             return web.Response(status=403, body=body, content_type="application/json")
         if "Origin" in request.headers or not self._is_known(request.headers.get("Host", "")):
@@ -158,8 +179,8 @@ class Turns:
             self._free.release()
 
     async def _wait(self) -> None:
-        if self._waiting >= self._most_waiting:
-            raise Unavailable(f"{self._waiting} such requests wait here already, try again later")
+        if self._free.locked() and self._waiting >= self._most_waiting:
+            raise Unavailable(f"as many such requests as may are here already, {self._waiting} of them waiting")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._seconds):
@@ -168,6 +189,21 @@ class Turns:
             raise Unavailable(f"busy with other such requests for {self._seconds:g} s, try again later") from error
         finally:
             self._waiting -= 1
+
+
+_admission: ContextVar[tuple[web.BaseRequest, Admitted] | None] = ContextVar("admission", default=None)
+"""Of the request that the task works on: aiohttp has no place in a request that all its versions agree on."""
+
+
+def admit(request: web.BaseRequest, admitted: Admitted) -> None:
+    """The head of the request is proven."""
+    _admission.set((request, admitted))
+
+
+def admission(request: web.BaseRequest) -> Admitted | None:
+    """What the head of the request is proof of, None where there is no key."""
+    found = _admission.get()
+    return found[1] if found is not None and found[0] is request else None
 
 
 def timed(handler: Handler, seconds: float) -> Handler:
@@ -181,7 +217,8 @@ def timed(handler: Handler, seconds: float) -> Handler:
 
 
 async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
-    """The whole body, if it is at most `most` bytes long and arrives in time. Raises BadRequest."""
+    """The whole body, if it is at most `most` bytes long, arrives in time, and is the one that the head is proof of.
+    Raises BadRequest."""
     if (request.content_length or 0) > most:
         raise BadRequest(f"a body of {request.content_length} bytes, at most {most} are taken")
     body = bytearray()
@@ -193,4 +230,7 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
                     raise BadRequest(f"a body of more than {most} bytes")
     except TimeoutError as error:
         raise BadRequest(f"the body did not arrive in {seconds} s") from error
+    admitted = admission(request)
+    if admitted is not None:
+        admitted.check_body(body)
     return bytes(body)

@@ -15,22 +15,31 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import TypeVar
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from hoard_p2p.errors import Corrupt
+from hoard_p2p.transfer.pace import LONGEST_TURN, Pace
 from hoard_p2p.transfer.service import Located, SendExtent
+from hoard_p2p.transfer.sessions import frames_mark
+from hoard_p2p.transfer.sessions_server import Marked
 from hoard_p2p.transfer.wire import FRAME_MISSING
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SMALL = 64 << 10
 """Frames below it are read and sent together: a system call or two each is dearer than the copy."""
 BATCH = 1 << 20
 """Small frames are gathered up to about this many bytes."""
-TURN = 16 << 20
-"""Bytes that one response sends before others get the thread."""
+PIECE = 256 << 10
+"""Bytes that an encrypted connection is given at a time."""
 LINGER_MS = 5
 """How long a thread waits for a full socket before it goes back to the pool."""
 LEAST_PROGRESS = 64 << 10
@@ -64,15 +73,15 @@ class Sending:
         self.sent = 0
         self.size = size
 
-    def advance(self, to: socket.socket, most: int = TURN) -> Turn:
-        """Send until the socket is full, about `most` bytes went out, or everything is sent. Raises OSError, and
-        Corrupt if a slab ends before its extent."""
+    def advance(self, to: socket.socket, most: int = LONGEST_TURN) -> Turn:
+        """Send until the socket is full, `most` bytes went out, or everything is sent. Raises OSError, and Corrupt if a
+        slab ends before its extent."""
         limit = self.sent + most
         while self.sent < limit:
             if not self._pending and not self._file.length and not self._gather():
                 return Turn.DONE
             try:
-                self._send_some(to)
+                self._send_some(to, limit - self.sent)
             except BlockingIOError:
                 if not _is_writable(to, LINGER_MS):
                     return Turn.BLOCKED
@@ -82,14 +91,28 @@ class Sending:
         """How many extents were given to the socket to their last byte."""
         return bisect_right(self._ends, self.sent)
 
-    def _send_some(self, to: socket.socket) -> None:
+    def take(self, most: int) -> bytes:
+        """The next bytes, for a connection that is encrypted: they have to pass through this process. Empty at the end.
+        Raises Corrupt."""
+        if not self._pending and not self._file.length and not self._gather():
+            return b""
+        if self._pending:
+            data, self._pending = bytes(self._pending[:most]), self._pending[most:]
+        else:
+            fd, offset, length = self._file
+            data = _read(SendExtent(fd, offset, min(length, most)))
+            self._file = SendExtent(fd, offset + len(data), length - len(data))
+        self.sent += len(data)
+        return data
+
+    def _send_some(self, to: socket.socket, most: int) -> None:
         if self._pending:
             more = socket.MSG_MORE if self._file.length else 0
-            count = to.send(self._pending, more)
+            count = to.send(self._pending[:most], more)
             self._pending = self._pending[count:]
         else:
             fd, offset, length = self._file
-            count = os.sendfile(to.fileno(), fd, offset, length)
+            count = os.sendfile(to.fileno(), fd, offset, min(length, most))
             if not count:
                 raise Corrupt(f"a slab ends at {offset}, {length} bytes before the end of a chunk in it")
             self._file = SendExtent(fd, offset + count, length - count)
@@ -125,6 +148,11 @@ def chunk_frames(located: Located) -> Sending:
     return Sending(located, head, 4 * len(located) + sum(extent.length for extent in located if extent is not None))
 
 
+def chunk_mark(located: Located) -> str:
+    """The mark of such an answer, for the proof of its head (`transfer.sessions`)."""
+    return frames_mark(FRAME_MISSING if extent is None else extent.length for extent in located)
+
+
 def _read(extent: SendExtent) -> bytes:
     data = os.pread(extent.fd, extent.length, extent.offset)
     if len(data) != extent.length:
@@ -138,13 +166,21 @@ def _is_writable(to: socket.socket, milliseconds: int) -> bool:
     return bool(poll.poll(milliseconds))
 
 
-class Body:
-    """The body of one response, written straight to its socket."""
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all answers of a server are sent with: threads, a pace, and how long a receiver may take nothing."""
 
-    def __init__(self, to: socket.socket, executor: Executor, stall_time: float) -> None:
+    executor: Executor
+    pace: Pace
+    stall_time: float
+
+
+class Body:
+    """The body of one response, written straight to its socket, as fast as the pace allows."""
+
+    def __init__(self, to: socket.socket, means: "Means") -> None:
         self._to = to
-        self._executor = executor
-        self._stall_time = stall_time
+        self._means = means
         self.sent = 0
 
     async def write(self, sending: Sending) -> None:
@@ -156,64 +192,99 @@ class Body:
             self.sent = before + sending.sent
 
     async def _write(self, sending: Sending) -> None:
-        loop = asyncio.get_running_loop()
+        loop, stall_time = asyncio.get_running_loop(), self._means.stall_time
         window, sent = loop.time(), 0
-        while True:
-            turn = await _in_thread(self._executor, sending, self._to)
-            if turn is Turn.DONE:
-                return
+        while (turn := await self._turn(sending)) is not Turn.DONE:
             if turn is Turn.BLOCKED:
-                async with asyncio.timeout(self._stall_time):
+                async with asyncio.timeout(stall_time):
                     await _writable(self._to)
-            if loop.time() - window >= self._stall_time:
+            if loop.time() - window >= stall_time:
                 if sending.sent - sent < LEAST_PROGRESS:
-                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {self._stall_time} s")
+                    raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {stall_time} s")
                 window, sent = loop.time(), sending.sent
+
+    async def _turn(self, sending: Sending) -> Turn:
+        """Send what the pace allows, as soon as it does."""
+        now, before, pace = asyncio.get_running_loop().time(), sending.sent, self._means.pace
+        start = pace.reserve(now)
+        try:
+            if start > now:
+                await asyncio.sleep(start - now)
+            return await self._send(sending, pace.turn)
+        finally:
+            pace.used(sending.sent - before)
+
+    async def _send(self, sending: Sending, most: int) -> Turn:
+        return await _in_thread(self._means.executor, partial(sending.advance, self._to, most))
+
+
+class EncryptedBody(Body):
+    """The same where the bytes have to be encrypted in between, by the event loop: `sendfile` is lost."""
+
+    def __init__(
+        self, to: socket.socket, means: Means, writer: AbstractStreamWriter, transport: asyncio.Transport
+    ) -> None:
+        super().__init__(to, means)
+        self._writer = writer
+        self._transport = transport
+
+    async def _send(self, sending: Sending, most: int) -> Turn:
+        data = await _in_thread(self._means.executor, partial(sending.take, min(most, PIECE)))
+        if not data:
+            return Turn.DONE
+        if self._transport.is_closing():
+            raise ConnectionResetError("the receiver hung up")
+        self._transport.write(data)
+        async with asyncio.timeout(self._means.stall_time):
+            await self._writer.drain()
+        return Turn.MORE
 
 
 async def answer(
     request: web.Request,
     write: Callable[[Body], Awaitable[None]],
-    executor: Executor,
+    means: Means,
     *,
     length: int | None,
-    stall_time: float,
+    mark: Callable[[], str] | None = None,
 ) -> web.StreamResponse:
     """Answer `request` with `length` bytes that `write` writes; None: in chunked transfer coding, all of which is the
     work of `write` but for the last, empty chunk. A body that cannot be completed ends with the connection, so that the
-    receiver sees that it is short."""
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    receiver sees that it is short. `mark` tells the mark of the body, None: its parts prove themselves."""
+    response = Marked(mark, "application/octet-stream")
     if length is None:
         response.enable_chunked_encoding()
     else:
         response.content_length = length
-    await response.prepare(request)
+    writer = await response.prepare(request)
     transport = request.transport
-    if transport is None:
+    if transport is None or writer is None or transport.is_closing():
         return response
     with transport.get_extra_info("socket").dup() as to:
-        body = Body(to, executor, stall_time)
+        is_plain = transport.get_extra_info("sslcontext") is None
+        body = Body(to, means) if is_plain else EncryptedBody(to, means, writer, transport)
         try:
             await response.write(b"")  # aiohttp keeps the headers back until the first write
-            async with asyncio.timeout(stall_time):
-                await _emptied(transport, to)
+            if is_plain:
+                async with asyncio.timeout(means.stall_time):
+                    await _emptied(transport, to)
             await write(body)
         except Corrupt as error:
             log.error("chunks for %s: %s", request.remote, error)
-            _break(transport)
+            _break(transport, to)
         except OSError as error:  # TimeoutError is one
             log.info("chunks for %s: stopped after %d bytes: %r", request.remote, body.sent, error)
-            _break(transport)
+            _break(transport, to)
         except BaseException:  # cancelled, or a bug: whatever it is, no other answer may follow on this connection
-            _break(transport)
+            _break(transport, to)
             raise
     return response
 
 
-def _break(transport: asyncio.Transport) -> None:
+def _break(transport: asyncio.Transport, to: socket.socket) -> None:
     """End the connection with a reset, so that the kernel drops at once what a stalled receiver left in its buffers."""
     with suppress(OSError):  # it is gone already
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        to.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
@@ -223,16 +294,18 @@ async def _emptied(transport: asyncio.Transport, to: socket.socket) -> None:
         await _writable(to)  # the transport writes in the same turn of the loop
 
 
-async def _in_thread(executor: Executor, sending: Sending, to: socket.socket) -> Turn:
+async def _in_thread(executor: Executor, work: Callable[[], T]) -> T:
     """One turn in a thread. When cancelled it still waits for the thread, which uses the descriptors until then; that
     is short, for nothing in a turn waits for the receiver."""
-    turn = asyncio.get_running_loop().run_in_executor(executor, sending.advance, to)
+    turn = asyncio.get_running_loop().run_in_executor(executor, work)
     try:
         return await asyncio.shield(turn)
     except asyncio.CancelledError:
         while not turn.done():
             with suppress(asyncio.CancelledError):  # cancelled once more; the first is raised below
                 await asyncio.wait([turn])
+        if not turn.cancelled():
+            turn.exception()  # seen, so that asyncio does not report it: the receiver hung up, most likely
         raise
 
 

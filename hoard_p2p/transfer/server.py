@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from aiohttp import HttpVersion11, web
@@ -14,12 +15,16 @@ from aiohttp import HttpVersion11, web
 from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
 from hoard_p2p.peer import is_wildcard
-from hoard_p2p.transfer import wire, wire_life, wire_members
+from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
-from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, read_body, timed
-from hoard_p2p.transfer.sending import Body, answer, chunk_frames
+from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
+from hoard_p2p.transfer.keys import OPEN, Security
+from hoard_p2p.transfer.pace import Pace
+from hoard_p2p.transfer.sending import Means, answer, chunk_frames, chunk_mark
 from hoard_p2p.transfer.service import Located, PeerService
+from hoard_p2p.transfer.sessions import PATH as SESSION_PATH
+from hoard_p2p.transfer.sessions_server import Sentry
 from hoard_p2p.transfer.streams import MAX_ASK, decode_ask
 
 __all__ = ["Limits", "PeerServer", "bind", "make_server"]
@@ -37,14 +42,17 @@ MAX_VOUCH = 16 << 10
 MAX_KNOWN = 512 << 10
 UNBOUNDED = frozenset({"/v1/hello", "/v1/probe", "/v1/probe-for"})
 """Answered however busy the node is; the agent bounds what it asks for others."""
+MAX_COMPARISON = 4096
+MAX_LACK = 1 << 20
+SUPPLIES, SUPPLIES_WAITING = 2, 32
 GRACE = 0.5
 """Seconds that running requests get when the server stops; aiohttp waits for it up to twice."""
 DEFAULT_LIMITS = Limits()
 
 
-def make_server(service: PeerService, *, limits: Limits = DEFAULT_LIMITS) -> "PeerServer":
+def make_server(service: PeerService, *, limits: Limits = DEFAULT_LIMITS, security: Security = OPEN) -> "PeerServer":
     """A server for `service`, not yet listening."""
-    return PeerServer(service, limits)
+    return PeerServer(service, limits, security)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -67,17 +75,24 @@ def bind(host: str, port: int) -> socket.socket:
 class PeerServer:
     """Made by `make_server`; starts once."""
 
-    def __init__(self, service: PeerService, limits: Limits) -> None:
+    def __init__(self, service: PeerService, limits: Limits, security: Security) -> None:
         self._limits = limits
+        self._security = security
         self._executor = ThreadPoolExecutor(limits.send_threads, thread_name_prefix="hoard-send")
         names = frozenset({"localhost", socket.gethostname().lower(), *(name.lower() for name in limits.names)})
-        guard = Guard(limits, names, UNBOUNDED)
+        guard = Guard(limits, names, UNBOUNDED | {SESSION_PATH}, is_open=security.ring is None)
+        sentry = Sentry(security)
         app = web.Application(
-            middlewares=[guard.answer_errors, _admit, guard.check_origin, guard.count],
+            middlewares=[guard.answer_errors, guard.check_origin, sentry.check_proof, _admit, guard.count],
             client_max_size=MAX_ANNOUNCEMENT,
         )
+        app.on_response_prepare.append(sentry.prove)
+        app.add_routes([web.post(SESSION_PATH, sentry.session)])
         app.add_routes(Endpoints(service, limits, self._executor).routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE, keepalive_timeout=75.0)
+        http_log.addFilter(quieten)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=GRACE, keepalive_timeout=75.0, logger=http_log
+        )
         self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -89,7 +104,14 @@ class PeerServer:
     async def serve(self, listener: socket.socket) -> None:
         """The same on a socket that is bound already (so that its port is known before); takes the socket."""
         await self._runner.setup()
-        self._listener = await asyncio.get_running_loop().create_server(self._connected, sock=listener, backlog=512)
+        tls = self._security.tls
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._connected,
+            sock=listener,
+            backlog=512,
+            ssl=None if tls is None else tls.server,
+            ssl_handshake_timeout=None if tls is None else self._limits.first_request_time,
+        )
 
     async def stop(self) -> None:
         """Close the door: no new connections, a second for running requests, then the end. Idempotent."""
@@ -124,6 +146,10 @@ class Endpoints:
         self._limits = limits
         self._executor = executor
         self._adopts = Turns(limits.adopts, limits.adopts_waiting, limits.answer_time)
+        self._supplies = Turns(SUPPLIES, SUPPLIES_WAITING, limits.answer_time)
+        self._sends = Turns(limits.sends, limits.sends_waiting, limits.send_wait)
+        self._streams = Turns(limits.streams, 0, 0.0)
+        self._means = Means(executor, Pace(limits.send_rate), limits.stall_time)
         self._vouches = Turns(limits.vouches, limits.vouches_waiting, limits.answer_time)
 
     def routes(self) -> list[web.RouteDef]:
@@ -140,6 +166,8 @@ class Endpoints:
             web.get("/v1/root/{id}", timed(self.root, answer)),
             web.get("/v1/snapshots", timed(self.snapshots, answer)),
             web.get("/v1/refs", timed(self.refs, answer)),
+            web.post("/v1/compare", timed(self.compare, answer)),
+            web.post("/v1/supply", timed(self.supply, answer)),
             web.get("/v1/residency/{id}", timed(self.residency, answer)),
             web.post("/v1/chunks", self.chunks),
             web.post("/v1/stream", self.stream),
@@ -191,6 +219,16 @@ class Endpoints:
     async def refs(self, request: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(wire.encode_records, await self._service.refs()))
 
+    async def compare(self, request: web.Request) -> web.Response:
+        asked = await self._decoded(request, MAX_COMPARISON, wire_names.decode_comparison)
+        return _json(wire_names.encode_differences(await self._service.compare(asked)))
+
+    async def supply(self, request: web.Request) -> web.Response:
+        asked = await self._decoded(request, MAX_LACK, wire_names.decode_lack)
+        async with self._supplies.turn():
+            supplied = await self._service.supply(asked)
+            return _json(await asyncio.to_thread(wire_names.encode_supply, supplied))
+
     async def residency(self, request: web.Request) -> web.Response:
         snapshot = _snapshot(request)
         residency = await self._service.residency(snapshot)
@@ -204,23 +242,31 @@ class Endpoints:
         if not body or len(body) % ID_SIZE:
             raise BadRequest(f"a body of {len(body)} bytes; ids of {ID_SIZE} bytes are expected")
         ids = [ChunkId(body[start : start + ID_SIZE]) for start in range(0, len(body), ID_SIZE)]
-        located = await self._located(ids)
-        sending = chunk_frames(located)
-        try:
-            return await self._answer(request, lambda body: body.write(sending), sending.size)
-        finally:
-            self._release(located, sending.whole())
+        async with self._sends.turn():
+            located = await self._located(ids)
+            sending = chunk_frames(located)
+            try:
+                mark = partial(chunk_mark, located)
+                return await answer(
+                    request, lambda body: body.write(sending), self._means, length=sending.size, mark=mark
+                )
+            finally:
+                self._release(located, sending.whole())
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Chunks of a segment as they land here."""
         ask, patience = decode_ask(await read_body(request, MAX_ASK, self._limits.body_time))
         if request.version < HttpVersion11:
             raise BadRequest("a stream needs HTTP/1.1")
-        async with while_connected(request.transport), aclosing(self._service.feed(ask, patience)) as items:
-            feed = Feed(items, self._service.release, patience + self._limits.answer_time)
+        async with (
+            self._streams.turn(),
+            while_connected(request.transport),
+            aclosing(self._service.feed(ask, patience)) as items,
+        ):
+            feed = Feed(items, self._service.release, patience + self._limits.answer_time, admission(request))
             try:
                 await feed.begin()
-                return await self._answer(request, feed.send, None)
+                return await answer(request, feed.send, self._means, length=None)
             finally:
                 feed.close()
 
@@ -246,11 +292,6 @@ class Endpoints:
         node, incarnation = await self._decoded(request, MAX_LEAVE, wire.decode_leave)
         await self._service.left(node, incarnation)
         return _json(wire.encode({}))
-
-    async def _answer(
-        self, request: web.Request, write: Callable[[Body], Awaitable[None]], length: int | None
-    ) -> web.StreamResponse:
-        return await answer(request, write, self._executor, length=length, stall_time=self._limits.stall_time)
 
     async def _located(self, ids: list[ChunkId]) -> Located:
         """Where the chunks lie. When it takes too long, or the request ends meanwhile, what the thread still brings is

@@ -8,6 +8,8 @@ chunk holds whole frames.
 import struct
 from collections.abc import Callable, Sequence
 
+from blake3 import blake3
+
 from hoard_p2p.errors import BadRequest, ChunkCorrupt
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId, chunk_id, short
 from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
@@ -54,14 +56,17 @@ def receive_stream(
     """Read the body of an answer whose head was read. Raises ChunkCorrupt, Garbled, OSError."""
     outstanding = dict.fromkeys(range(len(wanted)))
     end: tuple[bool, str] | None = None
+    heads = blake3()
     while left := connection.chunk_size():
         if end is not None:
             raise Garbled("more follows the last frame")
         while left:
-            index, length = FRAME.unpack(_read(connection, FRAME.size, left))
+            head = bytes(_read(connection, FRAME.size, left))
+            heads.update(head)
+            index, length = FRAME.unpack(head)
             left -= FRAME.size
             if index == LAST:
-                end = _ended(length, connection.read(left) if left <= MAX_REASON else None)
+                end = _ended(length, _reason(connection, left, heads))
                 left = 0
                 connection.progressed()
                 continue
@@ -97,7 +102,18 @@ def _check_bytes(wanted: tuple[ChunkId, int], data: memoryview) -> None:
         raise ChunkCorrupt(f"chunk {short(wanted[0])} of {wanted[1]} bytes has other bytes")
 
 
-def _ended(how: int, reason: memoryview | None) -> tuple[bool, str]:
+def _reason(connection: Connection, left: int, heads: blake3) -> bytes | None:
+    """What is behind the head of the last frame, proven where there is a key; None if it is too long or short."""
+    size = left - connection.seal_size
+    if not 0 <= size <= MAX_REASON:
+        return None
+    told = bytes(connection.read(left))
+    heads.update(told[:size])
+    connection.check_end(heads.digest(), told[size:])
+    return told[:size]
+
+
+def _ended(how: int, reason: bytes | None) -> tuple[bool, str]:
     if how not in {CANNOT, PENDING} or reason is None:
         raise Garbled("a last frame that says nothing known")
-    return how == PENDING, shown(bytes(reason).decode("utf-8", "replace"))
+    return how == PENDING, shown(reason.decode("utf-8", "replace"))

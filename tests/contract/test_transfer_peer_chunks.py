@@ -14,7 +14,9 @@ from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.interfaces import PeerChunks
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import FileService, MemoryPeers, a_peer, serving
+from hoard_p2p.testing.secured import encrypted, keyed
 from hoard_p2p.transfer.bulk import BulkClient
+from hoard_p2p.transfer.keys import OPEN, Security
 
 SIZES = [0, 1, 4, 1000, 65535, 65536, 65537, 110_000, 1 << 20, (4 << 20) + 20_000, 9 << 20]
 
@@ -42,14 +44,26 @@ def memory_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
     return Case(MemoryPeers({a_peer(1).node_id: held}), a_peer(1), a_peer(2), chunks)
 
 
-def http_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+def http_case(
+    stack: ExitStack, chunks: list[bytes], tmp_path: Path, server: Security = OPEN, client: Security = OPEN
+) -> Case:
     service = FileService(a_peer(1), tmp_path / "slab", chunks)
     stack.callback(service.close)
-    port = stack.enter_context(serving(service))
-    return Case(stack.enter_context(BulkClient()), a_peer(1, port=port), a_peer(2, port=1), chunks)
+    port = stack.enter_context(serving(service, security=server))
+    return Case(stack.enter_context(BulkClient(security=client)), a_peer(1, port=port), a_peer(2, port=1), chunks)
 
 
-@pytest.fixture(params=[memory_case, http_case], ids=["memory", "http"])
+def keyed_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+    return http_case(stack, chunks, tmp_path, keyed(1), keyed(3))
+
+
+def encrypted_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+    return http_case(stack, chunks, tmp_path, encrypted(1), encrypted(3))
+
+
+@pytest.fixture(
+    params=[memory_case, http_case, keyed_case, encrypted_case], ids=["memory", "http", "keyed", "encrypted"]
+)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     make: Callable[[ExitStack, list[bytes], Path], Case] = request.param
     random = Random(7)

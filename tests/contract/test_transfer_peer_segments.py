@@ -13,7 +13,9 @@ from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
 from hoard_p2p.interfaces import AskMode, PeerSegments, SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import FileService, MemoryPeers, a_peer, serving
+from hoard_p2p.testing.secured import encrypted, keyed
 from hoard_p2p.transfer.bulk import BulkClient
+from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.service import FeedEnd
 
 SIZES = [0, 1, 4, 1000, 65535, 65536, 65537, 110_000, 1 << 20, (4 << 20) + 20_000, 9 << 20]
@@ -63,21 +65,33 @@ def memory_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
     return Case(peers, a_peer(1), a_peer(2), chunks, lambda: [ask for _, ask in peers.asks], ends_with)
 
 
-def http_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+def http_case(
+    stack: ExitStack, chunks: list[bytes], tmp_path: Path, server: Security = OPEN, client: Security = OPEN
+) -> Case:
     unstored = {chunk_id(chunks[index]): chunks[index] for index in (0, 5, 9)}
     service = FileService(a_peer(1), tmp_path / "slab", chunks, unstored=unstored)
     stack.callback(service.close)
-    port = stack.enter_context(serving(service))
+    port = stack.enter_context(serving(service, security=server))
 
     def ends_with(end: FeedEnd) -> None:
         service.feed_end = end
 
-    client = stack.enter_context(BulkClient())
+    bulk = stack.enter_context(BulkClient(security=client))
     peer = a_peer(1, port=port)
-    return Case(client, peer, a_peer(2, port=1), chunks, lambda: [ask for ask, _ in service.asks], ends_with)
+    return Case(bulk, peer, a_peer(2, port=1), chunks, lambda: [ask for ask, _ in service.asks], ends_with)
 
 
-@pytest.fixture(params=[memory_case, http_case], ids=["memory", "http"])
+def keyed_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+    return http_case(stack, chunks, tmp_path, keyed(1), keyed(3))
+
+
+def encrypted_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
+    return http_case(stack, chunks, tmp_path, encrypted(1), encrypted(3))
+
+
+@pytest.fixture(
+    params=[memory_case, http_case, keyed_case, encrypted_case], ids=["memory", "http", "keyed", "encrypted"]
+)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     make: Callable[[ExitStack, list[bytes], Path], Case] = request.param
     random = Random(7)

@@ -228,3 +228,28 @@ def test_a_host_that_cannot_be_one_is_unavailable() -> None:
     with BulkClient() as client:
         assert isinstance(fetch(client, a_peer(1, "x" * 70, 7000))[1], PeerUnavailable)
         assert isinstance(fetch(client, a_peer(1, "127.0.0.1", 1))[1], PeerUnavailable)
+
+
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_a_busy_peer_is_asked_again() -> None:
+    def busy_once(connection: socket.socket, number: int) -> None:
+        connection.sendall(BUSY if number == 0 else a_whole_answer())
+
+    with server(busy_once) as peer, BulkClient() as client:
+        assert fetch(client, peer) == ({0: GOOD, 1: OTHER}, None)
+
+
+def test_a_peer_that_stays_busy_is_unavailable_after_a_few_questions() -> None:
+    asked: list[int] = []
+
+    def busy(connection: socket.socket, number: int) -> None:
+        asked.append(number)
+        connection.sendall(BUSY)
+
+    with server(busy) as peer, BulkClient() as client:
+        got, error = fetch(client, peer)
+    assert got == {}
+    assert isinstance(error, PeerUnavailable)
+    assert len(asked) == 3

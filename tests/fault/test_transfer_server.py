@@ -203,3 +203,49 @@ def test_sending_from_a_short_slab_raises_instead_of_sending_something_else(tmp_
         with pytest.raises(Corrupt):
             while sending.advance(left) is not Turn.DONE:
                 right.recv(1 << 20)
+
+
+async def draw(port: int, count: int) -> None:
+    """Ask for `count` chunks and take them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    ids = b"".join(chunk_id(chunk) for chunk in CHUNKS[:count])
+    head = f"POST /v1/chunks HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(ids)}\r\n\r\n"
+    writer.write(head.encode() + ids)
+    await reader.readuntil(b"\r\n\r\n")
+    for chunk in CHUNKS[:count]:
+        assert (await reader.readexactly(4 + len(chunk)))[4:] == chunk
+    writer.close()
+
+
+def test_a_server_with_a_rate_sends_every_byte_to_all(service: FileService) -> None:
+    async def main() -> None:
+        server = make_server(service, limits=Limits(send_rate=64 << 20))
+        port = await server.start("127.0.0.1", 0)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            for count in (1, 3, 2):
+                group.create_task(draw(port, count))
+        await server.stop()
+
+    asyncio.run(main())
+    assert service.sent == 6
+
+
+def test_more_senders_than_may_be_wait_for_their_turn_and_some_are_told_to_come_again(service: FileService) -> None:
+    async def main() -> None:
+        limits = Limits(sends=1, sends_waiting=1, send_wait=10.0)
+        server = make_server(service, limits=limits)
+        port = await server.start("127.0.0.1", 0)
+        _, stalled = await receiver(port)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            group.create_task(draw(port, 1))
+            await asyncio.sleep(0.1)  # it is waiting now, or else is refused below, which fails the test
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = "POST /v1/chunks HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 32\r\n\r\n"
+            writer.write(head.encode() + chunk_id(CHUNKS[0]))
+            assert (await reader.readline()).split()[1] == b"503"
+            writer.close()
+            stalled.transport.abort()
+        await server.stop()
+
+    asyncio.run(main())
+    assert service.open_extents == 0

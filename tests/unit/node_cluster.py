@@ -1,7 +1,7 @@
 """Real nodes in one process, that talk over real sockets on loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from hoard_p2p.cluster.discovery import Address
 from hoard_p2p.config import NodeSettings
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.parts import NodeParts
+from hoard_p2p.node.securing import security_of
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
@@ -20,18 +21,42 @@ class _End(Exception):
 
 
 @asynccontextmanager
-async def running(data_dir: Path, *others: Node, discovery: str = "none") -> AsyncIterator[Node]:
-    """A node that serves, and has met `others`."""
-    settings = NodeSettings(data_dir, "127.0.0.1", 0, "test", data_dir.name, "", 1 << 30, (discovery,))
+async def running(
+    data_dir: Path,
+    *others: Node,
+    discovery: str = "none",
+    allow: Sequence[Path] = (),
+    grace: float = 60.0,
+    key_file: str = "",
+    encrypt: bool = False,
+) -> AsyncIterator[Node]:
+    """A node that serves, and has met `others`. `allow`: directories that it may read as origins."""
+    settings = NodeSettings(
+        data_dir,
+        "127.0.0.1",
+        0,
+        "test",
+        data_dir.name,
+        "",
+        1 << 30,
+        (discovery,),
+        allow_origin=tuple(map(str, allow)),
+        repair_grace=grace,
+        repair_limit=0,
+        cluster_key_file=key_file,
+        encrypt=encrypt,
+    )
     with Store.open(data_dir) as store:
         store.set_capacity(1 << 30)
         listener = bind("127.0.0.1", 0)
+        security = security_of(settings, store.node_id)
         try:
-            async with PeerControl() as control, asyncio.TaskGroup() as group:
-                node = Node(NodeParts(settings, store, control, group, asyncio.Event()), listener.getsockname()[1])
-                server = make_server(NodeService(node))
+            async with PeerControl(security) as control, asyncio.TaskGroup() as group:
+                parts = NodeParts(settings, store, control, group, asyncio.Event(), security=security)
+                node = Node(parts, listener.getsockname()[1])
+                server = make_server(NodeService(node), security=security)
                 await server.serve(listener)
-                for work in (node.agent.run, node.gossip.run):
+                for work in (node.agent.run, node.gossip.run, node.naming.run, node.known_origins.run, node.fills.run):
                     group.create_task(work())
                 try:
                     await meet(node, *others)

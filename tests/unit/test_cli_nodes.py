@@ -9,6 +9,7 @@ import pytest
 from hoard_p2p.cli.doors import Body
 from hoard_p2p.cli.main import run
 from hoard_p2p.cli.nodes import status_text
+from hoard_p2p.config import Json
 from tests.unit.cli_fakes import FakeNode
 
 STATUS: Body = {
@@ -78,6 +79,31 @@ def test_status_says_how_each_mount_is_served() -> None:
     lines = [" ".join(line.split()) for line in status_text(STATUS).splitlines()]
     assert lines[-2].endswith(" 4712 123,456 3 0 no-open: 9,000 of 9,100 files are small")
     assert lines[-1].endswith(" 99 ? ? ? passthrough; version 0.0.9"), "a mount whose memory cannot be read"
+
+
+def test_status_lists_origins_and_why_one_cannot_be_read() -> None:
+    away: dict[str, Json] = {
+        "url": "dir:/mnt/\x1bx",
+        "readable": False,
+        "why": "it is away",
+        "nodes": 2,
+        "read": 0,
+        "errors": 0,
+    }
+    here: dict[str, Json] = {
+        "url": "dir:/mnt/set",
+        "readable": True,
+        "why": "",
+        "nodes": 3,
+        "read": 5 << 20,
+        "errors": 1,
+    }
+    shown = status_text({**STATUS, "origins": [here, away]})
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "dir:/mnt/set yes 3 5.0 MiB 1" in lines
+    assert "dir:/mnt/\\x1bx no 2 0 B 0" in lines
+    assert "it is away" in lines
+    assert "ORIGIN" not in status_text(STATUS)
 
 
 def test_status_json_is_the_answer_of_the_node(capsys: pytest.CaptureFixture[str]) -> None:

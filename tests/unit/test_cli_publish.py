@@ -54,6 +54,7 @@ def test_the_node_gets_an_open_directory_and_the_options(tmp_path: Path) -> None
                 "reproducible": True,
                 "rehash": False,
                 "skip_unreadable": False,
+                "shared_origin": None,
                 "try": False,
             },
         )

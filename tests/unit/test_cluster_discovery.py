@@ -156,10 +156,25 @@ def record(properties: dict[str, str], port: int | None = 7000) -> ServiceInfo:
     return ServiceInfo(SERVICE, f"n.{SERVICE}", port, properties=properties, addresses=addresses)
 
 
+def advert(*keys: str) -> Advert:
+    return Advert(NodeId(bytes(16)), "c", "", "10.0.0.9", 7000, keys or ("",))
+
+
 def test_mdns_reports_every_address_of_a_node_of_this_cluster() -> None:
-    assert reported(record({"cluster": "c"}), "c") == [Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)]
+    assert reported(record({"cluster": "c"}), advert()) == [Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)]
 
 
-@pytest.mark.parametrize("info", [record({"cluster": "d"}), record({}), record({"cluster": "c"}, None)])
-def test_mdns_reports_no_node_of_another_cluster_or_without_a_port(info: ServiceInfo) -> None:
-    assert reported(info, "c") == []
+@pytest.mark.parametrize(
+    "info",
+    [record({"cluster": "d"}), record({}), record({"cluster": "c"}, None), record({"cluster": "c", "key": "aa"})],
+)
+def test_mdns_reports_no_node_of_another_cluster_with_a_key_or_without_a_port(info: ServiceInfo) -> None:
+    assert reported(info, advert()) == []
+
+
+def test_mdns_reports_nodes_that_sign_with_any_key_that_this_node_accepts() -> None:
+    mine = advert("new", "old")
+    assert reported(record({"cluster": "c", "key": "new"}), mine)
+    assert reported(record({"cluster": "c", "key": "old"}), mine)
+    assert reported(record({"cluster": "c", "key": "other"}), mine) == []
+    assert reported(record({"cluster": "c"}), mine) == []

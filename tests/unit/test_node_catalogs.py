@@ -82,11 +82,12 @@ class Scene:
         return Fetcher(
             group=group,
             executor=pool,
+            fillers=pool,
             keeper=keeper,
             peers=peers,
             sources=Sources(
                 view=lambda: ClusterView(ME.node_id, (ME, OTHER)),
-                replicas=2,
+                replicas=lambda _: 2,
                 residency=self.residency,
                 favour=favour,
                 suspects=lambda: (),
@@ -95,6 +96,7 @@ class Scene:
             favour=favour,
             failed=lambda node: None,
             outlook=lambda: Outlook(()),
+            me=ME.node_id,
         )
 
 

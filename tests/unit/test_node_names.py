@@ -258,6 +258,7 @@ def told_snapshots(draw: st.DrawFn) -> SnapshotRecord:
     stamp = Stamp(draw(st.integers(1, 2)), 0, draw(st.sampled_from([ME, OTHER])))
     pinned, stamp = draw(st.sampled_from([(False, NEVER), (False, stamp), (True, stamp)]))
     record = SnapshotRecord(IDENTIFIER, created, created, replicas, pinned, 1, draw(st.booleans()), source, 0, stamp)
+    record = replace(record, origin=draw(st.sampled_from(["", "dir:/a", "dir:/b"])))
     return replace(record, removed=removed) if removed >= created else record
 
 
@@ -330,6 +331,36 @@ def test_the_last_to_set_a_pin_wins_wherever_it_was_set(names: Names, other: Nam
     assert names.digests() == other.digests()
 
 
+def test_the_last_to_set_the_replicas_wins_until_the_set_is_published_again(
+    names: Names, other: Names, clock: Clock
+) -> None:
+    snapshot = add(names, 1)
+    first = names.snapshots()[0].replicas
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert names.set_replicas(snapshot, first + 2)
+    assert not names.set_replicas(snapshot, first + 2), "so many it has already"
+    before = other.digests()
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert other.digests() == names.digests() != before
+    assert other.set_replicas(snapshot, first + 1), "within the same clock tick"
+    names.merge_snapshots(other.snapshot_records(), "other")
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert [known.replicas for one in (names, other) for known in one.snapshots()] == [first + 1, first + 1]
+    assert names.digests() == other.digests()
+    with pytest.raises(SnapshotUnknown):
+        names.set_replicas(SnapshotId(bytes(32)), 2)
+
+
+@pytest.mark.expect_warnings
+@pytest.mark.parametrize("stamp", [1, [1], [1 << 62, 0, "00" * 16], [1, 0, "xx"]])
+def test_replicas_whose_stamp_makes_no_sense_or_is_ahead_of_time_are_left_out(
+    names: Names, other: Names, stamp: Json
+) -> None:
+    add(names, 1)
+    told = [{**record, "replicas_stamp": stamp} for record in names.snapshot_records()]
+    assert other.merge_snapshots(told, "names") == 0
+
+
 def test_a_record_without_a_pin_is_one_that_was_never_pinned(names: Names, other: Names) -> None:
     snapshot = add(names, 1)
     assert all("pin" not in record for record in names.snapshot_records())
@@ -339,6 +370,32 @@ def test_a_record_without_a_pin_is_one_that_was_never_pinned(names: Names, other
     old = [{key: value for key, value in record.items() if key != "pin"} for record in names.snapshot_records()]
     names.merge_snapshots(old, "a node that knows no pins")
     assert names.snapshots()[0].pinned
+
+
+def test_the_origin_of_the_last_publish_is_told_and_covered_by_the_digest(names: Names, other: Names) -> None:
+    add(names, 1)
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert other.snapshots()[0].origin == ""
+    assert all("origin" not in record for record in names.snapshot_records())
+    before = other.digests()
+    told = [
+        {**record, "created": int(str(record["created"])) + 1, "origin": "dir:/mnt/set"}
+        for record in names.snapshot_records()
+    ]
+    other.merge_snapshots(told, "a publisher")
+    assert other.snapshots()[0].origin == "dir:/mnt/set"
+    assert other.digests() != before
+    names.merge_snapshots(other.snapshot_records(), "other")
+    assert names.digests() == other.digests()
+
+
+@pytest.mark.expect_warnings
+@pytest.mark.parametrize("origin", [7, ["dir:/x"], "dir:/\n", "dir:/" + "x" * 4096, "dir:/\ud800"])
+def test_an_origin_that_is_no_text_of_a_line_is_left_out(names: Names, other: Names, origin: Json) -> None:
+    add(names, 1)
+    told = [{**record, "origin": origin} for record in names.snapshot_records()]
+    assert other.merge_snapshots(told, "names") == 0
+    assert other.snapshots() == []
 
 
 @pytest.mark.expect_warnings

@@ -1,0 +1,243 @@
+"""The origins that this node may and can read: named by a local user, or allowed with `--allow-origin`.
+
+Nothing is read on a peer's word: a snapshot record names an origin, this node decides whether it opens it, and tells
+the others which ones it reads (`agent.stand`). Looking at an origin may take for ever (a server that is away), so that
+is done in threads that nobody else needs.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import BadRequest, HoardError, Refused, Unavailable
+from hoard_p2p.node.blocking import in_executor
+from hoard_p2p.node.names import Names
+from hoard_p2p.node.names_wire import MAX_ORIGIN, fits_line
+from hoard_p2p.origin.allowed import directory_of, directory_url, is_beneath, parse_prefix, real_path
+from hoard_p2p.origin.directory import DirectoryOrigin
+from hoard_p2p.peer import OriginId, origin_id
+from hoard_p2p.printing import printable
+from hoard_p2p.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+NAMED = b"origins"
+"""In META: the real paths that local users named, as JSON."""
+
+MOST_NAMED = 256
+MOST_ORIGINS = 256
+"""As many as can be told (`peer.Standing`)."""
+
+LOOK_THREADS = 4
+LOOK_SECONDS = 10.0
+LOOK_AGAIN = 60.0
+TICK = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One origin that a known snapshot names. `opened`: None while it cannot or may not be read, `why` says why not,
+    for people."""
+
+    url: str
+    id: OriginId
+    opened: DirectoryOrigin | None
+    why: str
+
+
+class Origins:
+    """For the event loop."""
+
+    def __init__(
+        self, store: Store, names: Names, allow: Iterable[str], stand: Callable[[Collection[OriginId]], None]
+    ) -> None:
+        """`stand` tells all which origins are read here. Raises BadRequest for a prefix that can be none."""
+        self._store = store
+        self._names = names
+        self._prefixes = [parse_prefix(text) for text in allow]
+        self._stand = stand
+        self._pool = ThreadPoolExecutor(LOOK_THREADS, "origins")
+        self._known: dict[str, Origin] = {}
+        self._looking: dict[str, asyncio.Future[Origin]] = {}
+        self._due = 0.0
+        self._seen = b""
+        self._soon = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Until cancelled: look at the origins of known snapshots, when some are new and once a minute."""
+        while True:
+            digest = self._names.digests()[0]
+            if digest != self._seen or time.monotonic() >= self._due:
+                self._seen, self._due = digest, time.monotonic() + LOOK_AGAIN
+                try:
+                    await self.look()
+                except Exception:  # the door of this task: a bug must not end the node
+                    log.exception("the origins of known snapshots were not looked at")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK):
+                    await self._soon.wait()
+            self._soon.clear()
+
+    def soon(self) -> None:
+        """Something went wrong with an origin: look again."""
+        self._due = 0.0
+        self._soon.set()
+
+    def soon_from_thread(self) -> None:
+        """`soon`, for any thread but the loop's."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.soon)
+
+    async def look(self) -> None:
+        """Open what may be read, close what went away, and tell all if that changed something."""
+        urls = list(dict.fromkeys(record.origin for record in self._names.known() if record.origin))[:MOST_ORIGINS]
+        async with asyncio.TaskGroup() as group:
+            looks = [group.create_task(self._look_at(url)) for url in urls]
+        found = [look.result() for look in looks]
+        for origin in found:
+            before = self._known.get(origin.url)
+            if origin.why and (before is None or before.why != origin.why):
+                log.log(
+                    logging.WARNING if before is not None and before.opened is not None else logging.INFO,
+                    "%s", origin.why,
+                )  # fmt: skip
+        self._known = {origin.url: origin for origin in found}
+        self._tell()
+
+    def _tell(self) -> None:
+        self._stand(frozenset(origin.id for origin in self._known.values() if origin.opened is not None))
+
+    async def _look_at(self, url: str) -> Origin:
+        """One that does not answer is looked at by one thread at a time."""
+        looking = self._looking.get(url)
+        if looking is None:
+            known = self._known.get(url)
+            looking = self._looking[url] = self._loop.run_in_executor(self._pool, self._open, url, known)
+            looking.add_done_callback(lambda _: self._looking.pop(url, None))
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await asyncio.shield(looking)
+        except TimeoutError:
+            return Origin(url, origin_id(url), None, f"the origin {printable(url)} does not answer")
+
+    def _open(self, url: str, known: Origin | None) -> Origin:
+        """Blocking."""
+        try:
+            if known is not None and known.opened is not None:
+                self._allowed(known.opened.path)
+                known.opened.check()
+                return known
+            return Origin(url, origin_id(url), DirectoryOrigin.open(self._real(url)), "")
+        except HoardError as error:
+            return Origin(url, origin_id(url), None, str(error))
+
+    def _real(self, url: str) -> Path:
+        """The real path of a directory origin that this node may read. Raises Unavailable, Refused."""
+        path = directory_of(url)
+        if path is None:
+            raise Unavailable(f"the origin {printable(url)} is of a kind that this version cannot read")
+        try:
+            real = real_path(path)
+        except OSError as error:
+            raise Unavailable(f"the origin {printable(url)} is not there: {error.strerror}") from error
+        self._allowed(real)
+        return real
+
+    def _allowed(self, real: Path) -> None:
+        """Raises Refused."""
+        if str(real) in self.named() or is_beneath(real, self._real_prefixes()):
+            return
+        raise Refused(
+            f"the origin {printable(str(real))} may not be read by this node; allow it with: "
+            f"hoard up --allow-origin {printable(str(real))}"
+        )
+
+    def _real_prefixes(self) -> list[Path]:
+        found = []
+        for prefix in self._prefixes:
+            with suppress(OSError):  # not mounted yet
+                found.append(real_path(prefix))
+        return found
+
+    # --- naming
+
+    def named(self) -> list[str]:
+        """Blocking. The real paths that local users named."""
+        told = json.loads(self._store.meta(NAMED) or b"[]")
+        return [str(path) for path in told] if isinstance(told, list) else []
+
+    async def name(self, source: str, directory: int) -> str:
+        """A local user, who has this directory open, allows it as an origin on this node; its URL. Raises BadRequest,
+        Refused, Unavailable, StoreFailed."""
+        url = directory_url(source)
+        if not source.startswith("/") or not fits_line(url) or len(url.encode()) > MAX_ORIGIN:
+            raise BadRequest(f"{printable(source)} can be no shared origin: its path is no text of at most 4,096 bytes")
+        status = os.fstat(directory)
+        opened = await in_executor(self._pool, self._name, url, (status.st_dev, status.st_ino))
+        self._known[url] = Origin(url, origin_id(url), opened, "")
+        self._tell()
+        return url
+
+    def _name(self, url: str, identity: tuple[int, int]) -> DirectoryOrigin:
+        """Blocking."""
+        path = directory_of(url)
+        assert path is not None
+        try:
+            real = real_path(path)
+        except OSError as error:
+            raise Unavailable(f"the node cannot see {printable(str(path))}: {error.strerror}") from error
+        opened = DirectoryOrigin.open(real)
+        if opened.identity != identity:
+            raise Refused(
+                f"{printable(str(path))} is another directory for the node than for this command: are they in "
+                "different containers? Publish it without --shared-origin, or where the node sees it"
+            )
+        named = self.named()
+        if str(real) not in named:
+            self._store.choose(NAMED, json.dumps([*named, str(real)][-MOST_NAMED:]).encode())
+        return opened
+
+    # --- asking
+
+    def opened(self, url: str) -> DirectoryOrigin:
+        """Raises Unavailable: it may not or cannot be read here, and why."""
+        origin = self._known.get(url)
+        if origin is None or origin.opened is None:
+            why = origin.why if origin is not None else f"the origin {printable(url)} was not looked at yet"
+            raise Unavailable(why)
+        return origin.opened
+
+    def is_open(self, url: str) -> bool:
+        origin = self._known.get(url)
+        return origin is not None and origin.opened is not None
+
+    def body(self, nodes: Callable[[OriginId], int]) -> list[Json]:
+        """What a status shows. `nodes`: how many nodes read an origin."""
+        return [_body(origin, nodes(origin.id)) for origin in self._known.values()]
+
+    def close(self) -> None:
+        """Blocking."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _body(origin: Origin, nodes: int) -> dict[str, Json]:
+    reading = None if origin.opened is None else origin.opened.meter.reading
+    return {
+        "url": origin.url,
+        "readable": origin.opened is not None,
+        "why": origin.why,
+        "nodes": nodes,
+        "read": reading.read if reading else 0,
+        "good": reading.good if reading else 0,
+        "errors": reading.errors if reading else 0,
+        "last_error": reading.last_error if reading else "",
+    }

@@ -1,0 +1,208 @@
+"""Reading the files of a directory that several nodes see: NFS, Lustre, GPFS, or any other.
+
+The root is opened once; files are opened beneath it and nowhere else. Promises nothing about the bytes: the caller
+hashes each chunk. Must not know of snapshots' names, peers or stores.
+"""
+
+import os
+import pwd
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from errno import EPERM
+from pathlib import Path
+from typing import NamedTuple
+
+from hoard_p2p.errors import Unavailable
+from hoard_p2p.origin.beneath import open_beneath
+from hoard_p2p.origin.files import READ_AT_ONCE, FileRead, Piece
+from hoard_p2p.origin.meter import Meter
+from hoard_p2p.printing import printable
+
+AHEAD = 8
+"""Files that are open at once, their bytes on the way: what a server takes to answer is waited for once."""
+
+_FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # no FIFO or terminal may stop the thread
+_ROOT_FLAGS = os.O_RDONLY | os.O_DIRECTORY
+
+Take = Callable[[Piece, memoryview], None]
+"""Is handed one piece's bytes, of its length; they are reused after it returned."""
+
+Fail = Callable[[Sequence[Piece], str], None]
+"""Is told which pieces of a file cannot be read, and why, for people."""
+
+
+class Rights(NamedTuple):
+    """Whose files a node that may read everything reads: those that this user could."""
+
+    uid: int
+    gids: frozenset[int]
+
+    def may_read(self, status: os.stat_result) -> bool:
+        """By owner, group and mode, as the kernel decides (path_resolution(7)); the superuser may."""
+        if self.uid == 0:
+            return True
+        if status.st_uid == self.uid:
+            return bool(status.st_mode & stat.S_IRUSR)
+        if status.st_gid in self.gids:
+            return bool(status.st_mode & stat.S_IRGRP)
+        return bool(status.st_mode & stat.S_IROTH)
+
+
+def rights_of(uid: int) -> Rights:
+    """Those of a user by the databases of this machine."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Rights(uid, frozenset())
+    with suppress(OSError):
+        return Rights(uid, frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid)))
+    return Rights(uid, frozenset([entry.pw_gid]))
+
+
+class DirectoryOrigin:
+    """An open directory. For any thread."""
+
+    def __init__(self, path: Path, root: int, rights: Rights | None) -> None:
+        """`root`: its descriptor, owned from now; `rights`: None, the kernel's decision is enough."""
+        self.path = path
+        self.meter = Meter()
+        self._root = root
+        self._rights = rights
+
+    @classmethod
+    def open(cls, path: Path) -> "DirectoryOrigin":
+        """The directory with this real, absolute path. A node of the superuser reads what the owner of the directory
+        could read. Raises Unavailable."""
+        base = os.open("/", _ROOT_FLAGS | os.O_CLOEXEC)
+        try:
+            root = open_beneath(base, os.fsencode(path).lstrip(b"/") or b".", _ROOT_FLAGS)
+        except OSError as error:
+            raise Unavailable(f"the origin {printable(str(path))} cannot be opened: {error.strerror}") from error
+        finally:
+            os.close(base)
+        owner = os.fstat(root).st_uid
+        return cls(path, root, rights_of(owner) if os.geteuid() == 0 and owner else None)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode. Raises OSError if it is away."""
+        status = os.fstat(self._root)
+        return status.st_dev, status.st_ino
+
+    def check(self) -> None:
+        """Raises Unavailable if the directory that was opened is not there any more, or not at its path."""
+        try:
+            there = os.stat(self.path)
+            gone = (there.st_dev, there.st_ino) != self.identity
+        except OSError as error:
+            raise Unavailable(f"the origin {printable(str(self.path))} is away: {error.strerror}") from error
+        if gone:
+            raise Unavailable(f"the origin {printable(str(self.path))} is another directory than it was")
+
+    def __del__(self) -> None:
+        """Threads may read on after the origin was given up: closed when nobody refers to it."""
+        os.close(self._root)
+
+    def unchanged(self, files: Iterable[FileRead]) -> bool:
+        """Whether these files are there, with the lengths that they had: all that can be seen without reading them."""
+        for file in files:
+            try:
+                os.close(self._open(file))
+            except OSError:
+                return False
+        return True
+
+    def read(self, plan: Iterable[FileRead], take: Take, fail: Fail) -> None:
+        """Blocking. Hand each piece of the plan to `take` or to `fail`. Raises what `take` does."""
+        asked: float | None = time.monotonic()
+        buffer = memoryview(bytearray(READ_AT_ONCE))
+        for fd, file in self._opened(plan, fail):
+            try:
+                for span in file.spans():
+                    data = self._read_span(fd, file, span, buffer, fail)
+                    if data is None:
+                        continue
+                    if asked is not None:
+                        self.meter.first_byte(time.monotonic() - asked)
+                        asked = None
+                    for piece in span:
+                        at = piece.offset - span[0].offset
+                        take(piece, data[at : at + piece.length])
+            finally:
+                os.close(fd)
+
+    def _opened(self, plan: Iterable[FileRead], fail: Fail) -> Iterator[tuple[int, FileRead]]:
+        """Each file that can be opened, a few of them ahead."""
+        ahead: deque[tuple[int, FileRead]] = deque()
+        try:
+            for file in plan:
+                try:
+                    fd = self._open(file)
+                except OSError as error:
+                    fail(file.pieces, self._why(file, error))
+                    continue
+                first, last = file.pieces[0], file.pieces[-1]
+                ahead.append((fd, file))
+                with suppress(OSError):
+                    os.posix_fadvise(fd, first.offset, last.offset + last.length - first.offset, os.POSIX_FADV_WILLNEED)
+                if len(ahead) > AHEAD:
+                    yield ahead.popleft()
+            while ahead:
+                yield ahead.popleft()
+        finally:
+            for fd, _ in ahead:
+                os.close(fd)
+
+    def _open(self, file: FileRead) -> int:
+        """Raises OSError, also for what is not the file that was published."""
+        try:
+            fd = open_beneath(self._root, file.path, _FILE_FLAGS | os.O_NOATIME)
+        except PermissionError as error:
+            if error.errno != EPERM:  # EPERM: neither owner nor superuser, who alone may leave the time of access
+                raise
+            fd = open_beneath(self._root, file.path, _FILE_FLAGS)
+        try:
+            self._check(os.fstat(fd), file)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check(self, status: os.stat_result, file: FileRead) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "changed since it was published: it is no regular file now")
+        if self._rights is not None and not self._rights.may_read(status):
+            raise OSError(0, f"not readable by the owner of {printable(str(self.path))} (uid {self._rights.uid})")
+        if status.st_size != file.size:
+            raise OSError(0, f"changed since it was published: {status.st_size} bytes now, {file.size} then")
+
+    def _read_span(
+        self, fd: int, file: FileRead, span: Sequence[Piece], buffer: memoryview, fail: Fail
+    ) -> memoryview | None:
+        start, stop = span[0].offset, span[-1].offset + span[-1].length
+        data = buffer[: stop - start]
+        done = 0
+        try:
+            while done < len(data):
+                count = os.preadv(fd, [data[done:]], start + done)
+                if not count:
+                    raise OSError(0, "changed since it was published: it ends early")
+                done += count
+                self.meter.read(count)
+        except OSError as error:
+            fail(span, self._why(file, error))
+            return None
+        with suppress(OSError):  # kept here in a moment: the page cache need not have it twice
+            os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        return data
+
+    def _why(self, file: FileRead, error: OSError) -> str:
+        return f"{self.name(file)}: {error.strerror or error}"
+
+    @staticmethod
+    def name(file: FileRead) -> str:
+        """The file's path in the origin, for people."""
+        return printable(file.path)

@@ -1,0 +1,346 @@
+"""The two lanes of a flight: fills along the chain, readers past it, and the origin read by one node."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Container, Sequence
+
+import pytest
+
+from hoard_p2p.errors import ChunkUnavailable, Unavailable
+from hoard_p2p.fetch.fetcher import Fetcher
+from hoard_p2p.fetch.segment import Segment, Wanted
+from hoard_p2p.fetch.sources import NO_COURSE, Course
+from hoard_p2p.ids import ChunkId, SnapshotId
+from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
+from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.testing.network import Deliver, MemoryPeers, a_peer
+from hoard_p2p.transfer.service import FeedEnd
+from tests.unit.fetch_cluster import ALL, CHUNKS, DATA, ME, SEGMENT, Cluster, SilentPeers, everywhere
+
+N1, N2, N3 = a_peer(1), a_peer(2), a_peer(3)
+
+
+def nowhere() -> dict[int, dict[ChunkId, bytes]]:
+    return {number: {} for number in range(1, 5)}
+
+
+class MemoryOrigin:
+    """An `OriginLane` over a dictionary. `order`: its readers, best first; `broken`: it cannot be read here."""
+
+    def __init__(self, *order: Peer, data: dict[ChunkId, bytes] = ALL) -> None:
+        self.order = order
+        self.data = data
+        self.broken = ""
+        self.patient = True
+        self.reads: list[ChunkId] = []
+        self.bypasses: list[tuple[NodeId, int]] = []
+
+    def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
+        return next((peer for peer in self.order if peer.node_id not in without), None)
+
+    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+        if self.broken:
+            raise Unavailable(self.broken)
+        for index, chunk in enumerate(wanted):
+            if chunk.chunk_id in self.data:
+                self.reads.append(chunk.chunk_id)
+                deliver(index, memoryview(self.data[chunk.chunk_id]))
+        return [index for index, chunk in enumerate(wanted) if chunk.chunk_id not in self.data]
+
+    def why(self, segment: Segment) -> str:
+        return ""
+
+    def received(self, snapshot: SnapshotId, size: int) -> None:
+        return None
+
+    def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
+        return not self.patient
+
+    def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
+        self.bypasses.append((reader.node_id, size))
+
+
+class Dripping(MemoryPeers):
+    """Streams stop after their first chunk until `go_on`."""
+
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]]) -> None:
+        super().__init__(holdings)
+        self.dripped, self.go_on = threading.Event(), threading.Event()
+
+    def stream(
+        self,
+        peer: Peer,
+        ask: SegmentAsk,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Deliver,
+        *,
+        patience: float,
+        timeout: float,
+    ) -> StreamEnd:
+        def slowly(index: int, data: memoryview) -> None:
+            deliver(index, data)
+            if index == 0:
+                self.dripped.set()
+                assert self.go_on.wait(10)
+
+        return super().stream(peer, ask, wanted, slowly, patience=patience, timeout=timeout)
+
+
+def asked(cluster: Cluster) -> list[tuple[NodeId, AskMode, int]]:
+    return [(node, ask.mode, ask.hops) for node, ask in cluster.network.asks]
+
+
+def a_cluster(holdings: dict[int, dict[ChunkId, bytes]], course: Course = NO_COURSE) -> Cluster:
+    cluster = Cluster(holdings)
+    cluster.segments = cluster.network
+    cluster.course = course
+    return cluster
+
+
+def test_a_fill_comes_from_the_predecessor_in_the_chain_which_is_told_the_asker_s_place() -> None:
+    cluster = a_cluster(everywhere(), Course(N2, (), 3))
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.whole(SEGMENT, timeout=5)
+
+    cluster.run(scenario)
+    assert asked(cluster) == [(N2.node_id, AskMode.CHAIN, 3)]
+    assert sorted(cluster.network.fetched) == sorted((N2.node_id, chunk.chunk_id) for chunk in CHUNKS)
+
+
+def test_a_predecessor_that_cannot_is_passed_by_for_the_homes() -> None:
+    cluster = a_cluster(nowhere(), Course(N2, (), 1))
+    home = next(node for node in cluster.order() if node != N2.node_id)
+    cluster.network.holdings[home] = dict(ALL)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == []
+
+    cluster.run(scenario)
+    assert {node for node, _ in cluster.network.fetched} == {home}
+
+
+def test_while_the_view_is_unsettled_a_fill_takes_what_is_there_and_follows_no_chain_and_reads_no_origin() -> None:
+    cluster = a_cluster(nowhere(), Course(N2, (), 1))
+    cluster.origins = origin = MemoryOrigin(ME)
+    cluster.settled = False
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == list(CHUNKS)
+        assert origin.reads == []
+        landed = await fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5, fill=False)
+        assert landed.place is not None
+
+    cluster.run(scenario)
+    assert origin.reads == [CHUNKS[1].chunk_id], "what a reader waits for is read at once"
+    assert asked(cluster) == []
+
+
+def test_a_reader_s_chunk_comes_from_the_gateway_of_the_rack_or_from_who_takes_over() -> None:
+    cluster = a_cluster(everywhere(), Course(N3, (N1, N2), 3))
+    cluster.network.holdings[N1.node_id] = {}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5, fill=False)
+
+    cluster.run(scenario)
+    assert asked(cluster) == [(N1.node_id, AskMode.GATE, 0), (N2.node_id, AskMode.GATE, 0)]
+    assert cluster.network.fetched == [(N2.node_id, CHUNKS[1].chunk_id)]
+
+
+def test_a_reader_waits_for_a_chunk_that_the_fill_is_bringing_rather_than_have_it_come_twice() -> None:
+    cluster = a_cluster(everywhere(), Course(N2, (), 1))
+    cluster.network = cluster.segments = dripping = Dripping(cluster.network.holdings)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        fetcher.ahead(SEGMENT)
+        assert await asyncio.to_thread(dripping.dripped.wait, 10)
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[5], timeout=5))
+            await asyncio.sleep(0)
+            dripping.go_on.set()
+        assert reader.result().place is not None
+
+    cluster.run(scenario)
+    assert len(dripping.fetched) == len(CHUNKS)
+
+
+def test_a_reader_overtakes_a_fill_that_makes_no_progress() -> None:
+    cluster = a_cluster(everywhere(), Course(N2, (), 1))
+    cluster.network = cluster.segments = dripping = Dripping(cluster.network.holdings)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        fetcher.ahead(SEGMENT)
+        assert await asyncio.to_thread(dripping.dripped.wait, 10)
+        landed = await fetcher.chunk(SEGMENT, CHUNKS[5], timeout=5)
+        assert landed.place is not None
+        dripping.go_on.set()
+
+    cluster.run(scenario)
+    assert next(node for node, chunk in dripping.fetched if chunk == CHUNKS[5].chunk_id) == cluster.order()[0]
+
+
+def test_the_reader_of_the_origin_reads_each_chunk_once_however_many_wait() -> None:
+    cluster = a_cluster(nowhere())
+    cluster.origins = origin = MemoryOrigin(ME)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(fetcher.chunk(SEGMENT, chunk, timeout=5)) for chunk in CHUNKS * 3]
+        assert all(reader.result().place for reader in readers)
+
+    cluster.run(scenario)
+    assert sorted(origin.reads) == sorted(chunk.chunk_id for chunk in CHUNKS)
+
+
+def test_what_somebody_holds_is_not_read_from_the_origin() -> None:
+    cluster = a_cluster(nowhere())
+    cluster.origins = origin = MemoryOrigin(ME)
+    holder = cluster.order()[3]
+    cluster.network.holdings[holder] = dict(ALL)
+    cluster.records = {holder}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == []
+
+    cluster.run(scenario)
+    assert origin.reads == []
+
+
+def test_another_node_that_reads_the_origin_is_asked_again_while_it_says_that_it_is_about_to() -> None:
+    cluster = a_cluster(nowhere())
+    cluster.origins = MemoryOrigin(N3)
+    cluster.network.ends[N3.node_id] = FeedEnd(True, "soon")
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[2], timeout=5, fill=False))
+            while len(cluster.network.asks) < 3:  # noqa: ASYNC110 - the scenario's deadline ends it
+                await asyncio.sleep(0.01)
+            cluster.network.holdings[N3.node_id] = dict(ALL)
+        assert reader.result().place is not None
+
+    cluster.run(scenario)
+    assert set(asked(cluster)) == {(N3.node_id, AskMode.FETCH, 0)}
+
+
+def test_a_reader_of_the_origin_that_cannot_is_replaced_by_the_next_one_and_in_the_end_by_this_node() -> None:
+    cluster = a_cluster(nowhere())
+    cluster.origins = origin = MemoryOrigin(N3, N1, ME)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.whole(SEGMENT, timeout=5)
+        assert cluster.keeper.missing(SEGMENT) == []
+
+    cluster.run(scenario)
+    assert [node for node, _, _ in asked(cluster)] == [N3.node_id, N1.node_id]
+    assert len(origin.reads) == len(CHUNKS)
+
+
+def test_a_question_for_the_origin_that_was_passed_on_says_so_when_it_is_passed_on_again() -> None:
+    cluster = a_cluster(nowhere())
+    cluster.origins = MemoryOrigin(N3)
+    cluster.network.ends[N3.node_id] = FeedEnd(True)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with fetcher.followed(SEGMENT, CHUNKS[:2], waits=True, hops=1) as following:
+            while not cluster.network.asks:  # noqa: ASYNC110 - the scenario's deadline ends it
+                await asyncio.sleep(0.01)
+            cluster.network.holdings[N3.node_id] = dict(ALL)
+            came = set[ChunkId]()
+            while len(came) < 2:
+                came |= {one.chunk_id for one in await following.arrived(5)}
+
+    cluster.run(scenario)
+    assert {hops for _, _, hops in asked(cluster)} == {1}
+
+
+def test_where_the_reader_of_the_origin_is_late_a_reader_here_may_have_its_bytes_past_it() -> None:
+    cluster = a_cluster(nowhere())
+    cluster.origins = origin = MemoryOrigin(N3)
+    origin.patient = False
+    cluster.network.ends[N3.node_id] = FeedEnd(True)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        assert (await fetcher.chunk(SEGMENT, CHUNKS[4], timeout=5, fill=False)).place is not None
+
+    cluster.run(scenario)
+    assert origin.bypasses == [(N3.node_id, len(DATA[4]))]
+    assert origin.reads == [CHUNKS[4].chunk_id]
+
+
+def test_an_origin_that_cannot_be_read_is_named_in_the_error() -> None:
+    cluster = a_cluster(nowhere())
+    cluster.origins = origin = MemoryOrigin(ME)
+    origin.broken = "dir:/data is gone"
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match="dir:/data is gone"):
+            await fetcher.chunk(SEGMENT, CHUNKS[0], timeout=0.5)
+
+    cluster.run(scenario)
+
+
+def test_who_follows_a_fill_is_told_what_lands_and_when_nothing_more_will() -> None:
+    cluster = a_cluster(nowhere(), Course(N2, (), 1))
+    cluster.network.holdings[N2.node_id] = {chunk.chunk_id: DATA[chunk.run] for chunk in CHUNKS[:4]}
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with fetcher.followed(SEGMENT, CHUNKS, waits=False) as following:
+            came = set[ChunkId]()
+            while not following.reason:
+                came |= {one.chunk_id for one in await following.arrived(5)}
+            assert came == {chunk.chunk_id for chunk in CHUNKS[:4]}
+            assert [chunk.run for chunk in following.outstanding.values()] == [4, 5]
+
+    cluster.run(scenario)
+
+
+@pytest.mark.expect_warnings
+def test_what_cannot_be_stored_is_passed_on_from_memory() -> None:
+    cluster = a_cluster(everywhere(), Course(N2, (), 1))
+    cluster.keeper.full = True
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with fetcher.followed(SEGMENT, CHUNKS, waits=False) as following:
+            came: dict[ChunkId, bytes] = {}
+            while following.outstanding:
+                came |= {one.chunk_id: one.landed.data for one in await following.arrived(5)}
+            assert came == ALL
+
+    cluster.run(scenario)
+
+
+def test_a_home_that_is_slow_is_not_waited_for_while_another_one_has_the_chunk() -> None:
+    cluster = a_cluster({})
+    slow, other = cluster.order()[:2]
+    holdings = {a_peer(number).node_id: dict[ChunkId, bytes]() for number in range(1, 5)}
+    holdings[slow] = holdings[other] = dict(ALL)
+    cluster.network = cluster.segments = peers = SilentPeers(holdings, slow)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        landed = await fetcher.chunk(SEGMENT, CHUNKS[3], timeout=5, fill=False)
+        assert landed.place is not None
+        assert not peers.go_on.is_set()
+        peers.go_on.set()
+
+    cluster.run(scenario)
+    assert peers.fetched == [(other, CHUNKS[3].chunk_id)]
+
+
+def test_nobody_says_that_a_chunk_is_nowhere_before_a_slow_peer_has_answered() -> None:
+    cluster = a_cluster({})
+    slow = cluster.order()[0]
+    holdings = {a_peer(number).node_id: dict[ChunkId, bytes]() for number in range(1, 5)}
+    cluster.network = cluster.segments = peers = SilentPeers(holdings, slow)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match=r"within 1\.2 s"):
+            await fetcher.chunk(SEGMENT, CHUNKS[3], timeout=1.2, fill=False)
+        assert set(peers.asked) == {a_peer(number).node_id for number in range(1, 5)}
+        peers.go_on.set()
+
+    cluster.run(scenario)

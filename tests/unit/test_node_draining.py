@@ -1,0 +1,91 @@
+"""Nodes that leave for good: when it is safe, and when it cannot be."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hoard_p2p.config import Json
+from hoard_p2p.errors import Unavailable
+from hoard_p2p.ids import SnapshotId
+from hoard_p2p.node.app import Node
+from hoard_p2p.node.draining import Drain
+from tests.unit.node_cluster import run, running, until
+from tests.unit.test_node_repairing import all_segments, known_by
+from tests.unit.test_node_retention import a_tree, published, segments_here
+
+
+def weight_seen(node: Node, other: Node) -> int:
+    return node.agent.view().by_id[other.me.node_id].weight
+
+
+async def drained(node: Node, others: list[Node], *, stall: float = 20) -> list[dict[str, Json]]:
+    """Drain while the others repair; what was reported."""
+    told: list[dict[str, Json]] = []
+
+    async def report(body: dict[str, Json]) -> None:
+        told.append(body)
+        for other in others:
+            await other.repairing.look()
+
+    drain = Drain(node)
+    drain.start()
+    await until(lambda: all(weight_seen(other, node) == 0 for other in others))
+    told.append(await drain.wait(report, stall=stall))
+    return told
+
+
+def test_it_is_safe_to_remove_a_node_once_others_have_what_only_it_had(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await published(one, a_tree(tmp_path / "a", 1, 20 << 20), replicas=1)
+            await known_by(two, snapshot)
+            everything = await all_segments(one, snapshot)
+            told = await drained(one, [two])
+            assert told[-1]["safe"] is True
+            assert told[0]["bytes_done"] != told[0]["bytes"], "some of it was nowhere else"
+            assert await segments_here(two, snapshot) == everything
+            assert await two.blocking(two.store.holds, snapshot) == everything
+
+    run(main)
+
+
+def test_a_node_that_is_alone_can_never_leave_safely_and_goes_on_as_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one:
+            await published(one, a_tree(tmp_path / "a", 2), replicas=1)
+            weight = one.me.weight
+            drain = Drain(one)
+            drain.start()
+            with pytest.raises(Unavailable, match="no other node takes any"):
+                await drain.wait(_silent, stall=5)
+            drain.end()
+            assert one.me.weight == weight > 0 and not one.repairing.paused
+
+    run(main)
+
+
+def test_a_node_with_nothing_may_leave_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one:
+            drain = Drain(one)
+            drain.start()
+            assert (await drain.wait(_silent, stall=5))["bytes"] == 0
+
+    run(main)
+
+
+def test_where_others_take_nothing_it_is_said_what_is_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot: SnapshotId = await published(one, a_tree(tmp_path / "a", 3, 30 << 20), replicas=1)
+            two.store.set_capacity(2 << 20)
+            await known_by(two, snapshot)
+            with pytest.raises(Unavailable, match=r"not safe.*nothing moved"):
+                await drained(one, [two], stall=0.5)
+
+    run(main)
+
+
+async def _silent(body: dict[str, Json]) -> None:
+    await asyncio.sleep(0)
