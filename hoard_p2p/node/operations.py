@@ -11,6 +11,7 @@ from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
 from hoard_p2p.node import (
     framing,
+    origin_operations,
     repair_operations,
     retention_operations,
     room_operations,
@@ -210,6 +211,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "tag": _tag,
     "untag": _untag,
     **repair_operations.OPERATIONS,
+    **origin_operations.OPERATIONS,
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,

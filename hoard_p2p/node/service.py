@@ -11,16 +11,18 @@ from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
+from hoard_p2p.node.meeting import answer_probe, unknown_standings
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
 from hoard_p2p.node.removal import uses_here
 from hoard_p2p.node.status import public_status
-from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.peer import NodeId, Peer, Standing
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,15 @@ class NodeService:
 
     def greeted(self, caller: Hello) -> None:
         self._node.agent.greeted(caller)
+
+    def probed(self, caller: ProbeMessage) -> ProbeMessage:
+        return answer_probe(self._node.agent, self._node.hello(), caller)
+
+    async def probe_for(self, node: NodeId) -> bool:
+        return await self._node.agent.probe_for(node)
+
+    def standings(self, known: Sequence[KnownStanding]) -> list[Standing]:
+        return unknown_standings(self._node.agent, known)
 
     def status(self) -> Json:
         return public_status(self._node)

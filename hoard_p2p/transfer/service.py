@@ -6,9 +6,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import Residency, SegmentAsk
-from hoard_p2p.peer import NodeId
+from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 
@@ -56,6 +57,18 @@ class PeerService(Protocol):
     def greeted(self, caller: Hello) -> None:
         """Another node said hello; its record's host is an address that it can be tried at. Not proven: it is hearsay
         until this node reached it there. Called for callers of any cluster."""
+        ...
+
+    def probed(self, caller: ProbeMessage) -> ProbeMessage:
+        """Another node asks whether this one is there, and tells its news. As `greeted`; must cost next to nothing."""
+        ...
+
+    async def probe_for(self, node: NodeId) -> bool:
+        """Whether this node gets an answer from another of its view. Raises NotFound, Unavailable."""
+        ...
+
+    def standings(self, known: Sequence[KnownStanding]) -> Sequence[Standing]:
+        """What nodes have to do with data, where it is not `known` to the asker."""
         ...
 
     def status(self) -> Json:

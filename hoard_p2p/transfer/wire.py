@@ -113,16 +113,18 @@ def encode_error(name: str, message: str) -> bytes:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    return encode(
-        {
-            "peer": _peer_record(hello.peer),
-            "cluster": hello.cluster,
-            "members": [_peer_record(peer) for peer in hello.members],
-            "snapshots_digest": hello.snapshots_digest.hex(),
-            "refs_digest": hello.refs_digest.hex(),
-            "boot": hello.boot.hex(),
-        }
-    )
+    return encode(hello_record(hello))
+
+
+def hello_record(hello: Hello) -> Record:
+    return {
+        "peer": peer_record(hello.peer),
+        "cluster": hello.cluster,
+        "members": [peer_record(peer) for peer in hello.members],
+        "snapshots_digest": hello.snapshots_digest.hex(),
+        "refs_digest": hello.refs_digest.hex(),
+        "boot": hello.boot.hex(),
+    }
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
@@ -176,12 +178,15 @@ def decode_error(body: bytes) -> tuple[str, str]:
 
 
 def decode_hello(body: bytes) -> Hello:
-    fields = Fields.parse(body)
+    return decode_hello_of(Fields.parse(body))
+
+
+def decode_hello_of(fields: "Fields") -> Hello:
     members = fields.items("members", MAX_MEMBERS)
     return Hello(
-        peer=_peer(fields.fields("peer")),
+        peer=peer_of(fields.fields("peer")),
         cluster=fields.line("cluster", MAX_NAME),
-        members=tuple(_peer(Fields.of(member)) for member in members),
+        members=tuple(peer_of(Fields.of(member)) for member in members),
         snapshots_digest=fields.hex("snapshots_digest", 32),
         refs_digest=fields.hex("refs_digest", 32),
         boot=fields.hex("boot", MAX_BOOT),
@@ -228,7 +233,7 @@ def decode_leave(body: bytes) -> tuple[NodeId, int]:
     return fields.node("node"), fields.number("incarnation", MAX_U64)
 
 
-def _peer_record(peer: Peer) -> Record:
+def peer_record(peer: Peer) -> Record:
     return {
         "id": peer.node_id.hex(),
         "incarnation": peer.incarnation,
@@ -241,7 +246,7 @@ def _peer_record(peer: Peer) -> Record:
     }
 
 
-def _peer(fields: "Fields") -> Peer:
+def peer_of(fields: "Fields") -> Peer:
     return Peer(
         node_id=fields.node("id"),
         incarnation=fields.number("incarnation", MAX_U64),

@@ -5,6 +5,16 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+
+from hoard_p2p.errors import ChunkUnavailable
+from hoard_p2p.fetch.fetcher import AHEAD_FLIGHTS, Fetcher
+from hoard_p2p.fetch.segment import BATCH_BYTES, Segment, Wanted, next_batch
+from hoard_p2p.fetch.turns import AT_ONCE
+from hoard_p2p.ids import ChunkId, chunk_id
+from hoard_p2p.interfaces import Residency
+from hoard_p2p.peer import ClusterView
+from hoard_p2p.testing.memory import MemorySink
+from hoard_p2p.testing.network import a_peer
 from tests.unit.fetch_cluster import (
     ALL,
     CHUNKS,
@@ -17,16 +27,6 @@ from tests.unit.fetch_cluster import (
     SilentPeers,
     everywhere,
 )
-
-from hoard_p2p.errors import ChunkUnavailable
-from hoard_p2p.fetch.fetcher import AHEAD_FLIGHTS, Fetcher
-from hoard_p2p.fetch.segment import BATCH_BYTES, Segment, Wanted, next_batch
-from hoard_p2p.fetch.turns import AT_ONCE
-from hoard_p2p.ids import ChunkId, chunk_id
-from hoard_p2p.interfaces import Residency
-from hoard_p2p.peer import ClusterView
-from hoard_p2p.testing.memory import MemorySink
-from hoard_p2p.testing.network import a_peer
 
 
 def test_the_first_home_is_asked_and_the_whole_segment_arrives() -> None:
