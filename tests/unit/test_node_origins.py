@@ -318,3 +318,16 @@ def test_an_origin_that_is_away_is_waited_for_within_the_deadline(tmp_path: Path
             await node.need(snapshot, 0, wrong=None, timeout=20)
 
     run(main)
+
+
+def test_a_node_that_may_not_read_gets_it_from_the_one_that_may(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            snapshot = await shared(node, source)
+            await node.retention.evict(snapshot)
+            await until(lambda: bool(other.agent.reading(origin_id(url_of(source)))))
+            assert len(await taken_in(other, snapshot)) == 4
+            assert meter(node)["read"] == 4 * SIZE
+
+    run(main)
