@@ -303,6 +303,9 @@ class Fetcher:
                 await flight.stirred(LULL)  # it may bring what the others lack
             if not over or flight.late() or not flight.waited():
                 continue
+            if flight.deferred:
+                await flight.stirred(MOMENT)
+                continue
             if not flight.unreachable and not self._outlook().absent:
                 self._give_up(key, flight)
                 return
