@@ -24,6 +24,7 @@ from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendE
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 from hoard_p2p.transfer.wire_members import NO_NEWS, KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
 
 Wanted: TypeAlias = Sequence[tuple[ChunkId, int]]
 Deliver: TypeAlias = Callable[[int, memoryview], None]
@@ -60,6 +61,9 @@ class FileService:
     callers: list[Hello] = field(default_factory=list)
     adopted: list[AdoptRequest] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
+    digests: tuple[bytes, bytes] = (b"", b"")
+    compared: list[Comparison] = field(default_factory=list)
+    lacked: list[Lack] = field(default_factory=list)
     gone: list[tuple[NodeId, int]] = field(default_factory=list)
     probes: list[ProbeMessage] = field(default_factory=list)
     news: News = NO_NEWS
@@ -116,6 +120,15 @@ class FileService:
 
     async def refs(self) -> Sequence[Record]:
         return self.ref_records
+
+    async def compare(self, comparison: Comparison) -> Differences:
+        self.compared.append(comparison)
+        return Differences(self.digests[0], self.digests[1])
+
+    async def supply(self, lack: Lack) -> Supply:
+        self.lacked.append(lack)
+        told = self.snapshot_records if lack.kind is Kind.SNAPSHOTS else self.ref_records
+        return Supply(tuple(told[lack.skip :]), more=False)
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         return self.residencies.get(snapshot)

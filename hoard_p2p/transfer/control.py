@@ -12,13 +12,14 @@ from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer, Standing, is_near
-from hoard_p2p.transfer import sessions, wire, wire_life, wire_members
+from hoard_p2p.transfer import sessions, wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sessions import Unproven
 from hoard_p2p.transfer.sessions_client import Answer, Question, Sessions
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ MAX_LIST = 64 << 20
 MAX_ANSWER = 1 << 20
 MAX_ERROR = 16 << 10
 MAX_USES = 8 << 20
+MAX_SUPPLY = wire_names.MAX_SUPPLIED * 2
 
 
 def _new_session(connections: int, security: Security) -> aiohttp.ClientSession:
@@ -130,6 +132,22 @@ class PeerControl:
         answer = await self._ask(peer, "refs", None, LIST_TIME, MAX_LIST)
         return await _decoded(peer, wire.decode_records, answer)
 
+    async def compare(self, peer: Peer, comparison: Comparison) -> Differences | None:
+        """In which parts the peer's snapshots and refs are others; None if it is of a version that cannot tell."""
+        answer = await self._exchange(
+            peer, "compare", wire_names.encode_comparison(comparison), ANSWER_TIME, MAX_ANSWER
+        )
+        if isinstance(answer, BadRequest):
+            return None
+        if isinstance(answer, HoardError):
+            raise PeerUnavailable(f"{peer.url} refused to compare: {answer}") from answer
+        return await _decoded(peer, wire_names.decode_differences, answer)
+
+    async def supply(self, peer: Peer, lack: Lack) -> Supply:
+        """Records that the peer knows and this node does not."""
+        answer = await self._ask(peer, "supply", wire_names.encode_lack(lack), LIST_TIME, MAX_SUPPLY)
+        return await _decoded(peer, wire_names.decode_supply, answer)
+
     async def residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
         """What the peer holds of a snapshot; None if it does not know it."""
         most = wire.MAX_RESIDENCY * 4 // 3 + 1024
@@ -171,7 +189,8 @@ class PeerControl:
         snapshots, refs = announcement.snapshots, announcement.refs
         for start in range(0, max(len(snapshots), len(refs)), wire.MAX_NEWS):
             stop = start + wire.MAX_NEWS
-            part = wire.encode_announcement(Announcement(snapshots[start:stop], refs[start:stop]))
+            told = replace(announcement, snapshots=snapshots[start:stop], refs=refs[start:stop])
+            part = wire.encode_announcement(told)
             await self._ask(peer, "announce", part, ANSWER_TIME, MAX_ANSWER)
 
     async def leave(self, peer: Peer, node: NodeId, incarnation: int, *, timeout: float = 1.0) -> None:

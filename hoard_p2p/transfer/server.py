@@ -15,7 +15,7 @@ from aiohttp import HttpVersion11, web
 from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
 from hoard_p2p.peer import is_wildcard
-from hoard_p2p.transfer import wire, wire_life, wire_members
+from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
 from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
@@ -42,6 +42,9 @@ MAX_VOUCH = 16 << 10
 MAX_KNOWN = 512 << 10
 UNBOUNDED = frozenset({"/v1/hello", "/v1/probe", "/v1/probe-for"})
 """Answered however busy the node is; the agent bounds what it asks for others."""
+MAX_COMPARISON = 4096
+MAX_LACK = 1 << 20
+SUPPLIES, SUPPLIES_WAITING = 2, 32
 GRACE = 0.5
 """Seconds that running requests get when the server stops; aiohttp waits for it up to twice."""
 DEFAULT_LIMITS = Limits()
@@ -141,6 +144,7 @@ class Endpoints:
         self._limits = limits
         self._executor = executor
         self._adopts = Turns(limits.adopts, limits.adopts_waiting, limits.answer_time)
+        self._supplies = Turns(SUPPLIES, SUPPLIES_WAITING, limits.answer_time)
         self._sends = Turns(limits.sends, limits.sends_waiting, limits.send_wait)
         self._streams = Turns(limits.streams, 0, 0.0)
         self._means = Means(executor, Pace(limits.send_rate), limits.stall_time)
@@ -160,6 +164,8 @@ class Endpoints:
             web.get("/v1/root/{id}", timed(self.root, answer)),
             web.get("/v1/snapshots", timed(self.snapshots, answer)),
             web.get("/v1/refs", timed(self.refs, answer)),
+            web.post("/v1/compare", timed(self.compare, answer)),
+            web.post("/v1/supply", timed(self.supply, answer)),
             web.get("/v1/residency/{id}", timed(self.residency, answer)),
             web.post("/v1/chunks", self.chunks),
             web.post("/v1/stream", self.stream),
@@ -211,6 +217,16 @@ class Endpoints:
     async def refs(self, request: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(wire.encode_records, await self._service.refs()))
 
+    async def compare(self, request: web.Request) -> web.Response:
+        asked = await self._decoded(request, MAX_COMPARISON, wire_names.decode_comparison)
+        return _json(wire_names.encode_differences(await self._service.compare(asked)))
+
+    async def supply(self, request: web.Request) -> web.Response:
+        asked = await self._decoded(request, MAX_LACK, wire_names.decode_lack)
+        async with self._supplies.turn():
+            supplied = await self._service.supply(asked)
+            return _json(await asyncio.to_thread(wire_names.encode_supply, supplied))
+
     async def residency(self, request: web.Request) -> web.Response:
         snapshot = _snapshot(request)
         residency = await self._service.residency(snapshot)
@@ -228,12 +244,9 @@ class Endpoints:
             located = await self._located(ids)
             sending = chunk_frames(located)
             try:
+                mark = partial(chunk_mark, located)
                 return await answer(
-                    request,
-                    lambda body: body.write(sending),
-                    self._means,
-                    length=sending.size,
-                    mark=partial(chunk_mark, located),
+                    request, lambda body: body.write(sending), self._means, length=sending.size, mark=mark
                 )
             finally:
                 self._release(located, sending.whole())

@@ -10,6 +10,7 @@ from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 
 class SendExtent(NamedTuple):
@@ -88,6 +89,14 @@ class PeerService(Protocol):
 
     async def refs(self) -> Sequence[Record]:
         """One record per ref known here, tombstones included."""
+        ...
+
+    async def compare(self, comparison: Comparison) -> Differences:
+        """In which parts snapshots and refs here are others than at the asker."""
+        ...
+
+    async def supply(self, lack: Lack) -> Supply:
+        """Records of some parts that the asker does not know; at most about `MAX_SUPPLIED` bytes."""
         ...
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
