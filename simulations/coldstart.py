@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from hoard_p2p.fill.quiet import QUIET_SECONDS
+from hoard_p2p.fill.window import WINDOW_BYTES, WINDOW_SEGMENTS
 from simulations.cluster import in_racks, keys, peers
 from simulations.engine import Engine
 from simulations.filling import Filling, Shape
 from simulations.network import Network
 from simulations.options import add_options
-from simulations.routes import ChainRoutes, HomeRoutes, OriginRoutes, Routes, common_order
+from simulations.routes import ChainRoutes, HomeRoutes, OriginRoutes, Routes
 from simulations.table import Cell, Table
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -34,11 +36,12 @@ class ColdStart:
     disk_rate: float = 2e9
     latency: float = 0.0005
     origin_latency: float = 0.005
-    window: int = 16
+    window: int = WINDOW_SEGMENTS
+    window_bytes: int = WINDOW_BYTES
     replicas: int = 1
     streams: int = 8
     jitter: float = 1.0
-    settle: float = 2.0
+    settle: float = QUIET_SECONDS
     how: str = "chain"
     kill: float = 0.0
     seed: int = 1
@@ -54,9 +57,9 @@ class ColdStart:
 
     def shape(self) -> Shape:
         chunks = self.segment // self.chunk
-        return Shape(
-            max(1, self.size // self.segment), chunks, self.chunk, self.window, self.latency, self.origin_latency
-        )
+        segments = max(1, self.size // self.segment)
+        window = self.window, self.window_bytes
+        return Shape(segments, chunks, self.chunk, *window, self.latency, self.origin_latency)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Outcome:
     origin: float
     racks: tuple[float, ...]
     sent: tuple[float, ...]
+    flights: int
     events: int
 
 
@@ -77,8 +81,7 @@ def run(parameters: ColdStart, nodes: int) -> Outcome:
     """One cold start. All begin within `jitter` seconds, and nobody fills before nothing changed for `settle` seconds:
     fill begins everywhere within the latency of gossip after that, here at once."""
     shape, network, engine = parameters.shape(), parameters.network(nodes), Engine()
-    placed = keys(shape.segments, parameters.seed)
-    filling = Filling(engine, network, shape, routes(parameters, nodes), common_order(placed))
+    filling = Filling(engine, network, shape, routes(parameters, nodes))
     random = Random(parameters.seed)
     began = max(random.uniform(0, parameters.jitter) for _ in range(nodes)) + parameters.settle
     for node in range(nodes):
@@ -96,6 +99,7 @@ def run(parameters: ColdStart, nodes: int) -> Outcome:
         network.origin.carried * of_set,
         tuple(pipe.carried * of_set for pipe in network.into),
         tuple(pipe.carried * of_set for pipe in network.up),
+        filling.most,
         engine.events,
     )
 
@@ -128,11 +132,12 @@ def table(parameters: ColdStart) -> Table:
             "into a rack/set, mean",
             "most",
             "sent, most",
+            "flights",
         ),
         rows,
         (
             "seconds: from the end of the settling time until the last node has all; t(1): a node that is alone",
-            "sent: over the set",
+            "sent: over the set; flights: segments that were on their way to one node at a time, at most",
         ),
         {
             "rack": parameters.rack_size,
@@ -159,6 +164,7 @@ def _row(outcome: Outcome, alone: float) -> tuple[Cell, ...]:
         sum(into) / len(into),
         max(into),
         max(outcome.sent),
+        outcome.flights,
     )
 
 

@@ -1,27 +1,31 @@
 """Fill of a data set on many nodes at once: each chunk of each segment on its way from node to node.
 
-Who asks whom is decided by `routes` (production code), in which order by the window. A node passes a chunk on when it
-has it whole. A stream has one chunk on its way at a time; a node has many streams.
+Who asks whom is decided by `routes`, what is under way by `fill.window` (production code both). A node passes a chunk
+on when it has it whole. A stream has one chunk on its way at a time; a node has many streams.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hoard_p2p.fill.window import Window, common_order
+from hoard_p2p.ids import SnapshotId
 from simulations.engine import Engine
 from simulations.network import Network, Path, carry
 from simulations.routes import ORIGIN, Routes
 
+SET = SnapshotId(b"s" * 32)
+
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a data set, in bytes: `segments` of `chunks` chunks each. At most `window` segments are under way in a node
-    that it chose itself."""
+    """Of a data set, in bytes: `segments` of `chunks` chunks each. `window` segments and `window_bytes` of them are
+    under way in a node at most, besides those that it was asked for."""
 
     segments: int
     chunks: int
     chunk: int
     window: int
+    window_bytes: int
     latency: float
     origin_latency: float
 
@@ -32,7 +36,8 @@ class Shape:
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """A segment on its way to a node. `bit`: the chunk that is being sent, 0: none."""
+    """A segment on its way to a node. `bit`: the chunk that is being sent, 0: none; `over`: another one took its
+    place."""
 
     node: int
     segment: int
@@ -40,40 +45,45 @@ class Flight:
     source: int = ORIGIN
     path: Path = ()
     bit: int = 0
+    over: bool = False
     followers: "list[Flight]" = field(default_factory=list)
 
 
 class Filling:
     """The state of all nodes. `held[n][s]`: the chunks of segment s that node n has, a bit each; `taken[n, s]`: those
-    that come to it some other way; `on_landed` is told (node, segment, new bits)."""
+    that come to it some other way; `on_landed` is told (node, segment, new bits); `most`: flights that one node had at
+    a time, at most."""
 
-    def __init__(self, engine: Engine, network: Network, shape: Shape, routes: Routes, order: Sequence[int]) -> None:
+    def __init__(self, engine: Engine, network: Network, shape: Shape, routes: Routes) -> None:
         nodes = len(network.racks)
         self.engine, self.network, self.shape, self.routes = engine, network, shape, routes
-        self.order = order
         self.whole = (1 << shape.chunks) - 1
         self.held = [[0] * shape.segments for _ in range(nodes)]
         self.flights: list[dict[int, Flight]] = [{} for _ in range(nodes)]
         self.left = [shape.segments] * nodes
         self.done = [float("inf")] * nodes
         self.dead: set[int] = set()
+        self.most = 0
         self.on_landed: Callable[[int, int, int], None] | None = None
         self.taken: dict[tuple[int, int], int] = {}
-        self._own = [0] * nodes
-        self._next = [0] * nodes
+        self._windows: dict[int, Window] = {}
 
     # --- what a node does
 
     def begin(self, node: int) -> None:
         """Fill the whole set from now on."""
+        shape = self.shape
+        size, order = shape.chunks * shape.chunk, common_order(SET, shape.segments)
+        self._windows[node] = Window(order, lambda _: size, most_bytes=shape.window_bytes, most_segments=shape.window)
         self._widen(node)
 
     def land(self, node: int, segment: int, bits: int) -> None:
         """Chunks of a segment are on the node, whichever way they came."""
-        new = bits & ~self.held[node][segment]
+        held = self.held[node]
+        new = bits & ~held[segment]
         if not new:
             return
-        self.held[node][segment] |= new
+        held[segment] |= new
         if self.on_landed is not None:
             self.on_landed(node, segment, new)
         flight = self.flights[node].get(segment)
@@ -81,7 +91,7 @@ class Filling:
             for follower in flight.followers:
                 if not follower.bit:
                     self._send(follower)
-        if self.held[node][segment] == self.whole:
+        if held[segment] == self.whole:
             self._complete(node, segment, flight)
 
     def _complete(self, node: int, segment: int, flight: Flight | None) -> None:
@@ -90,20 +100,25 @@ class Filling:
             self.done[node] = self.engine.now
         if flight is not None:
             del self.flights[node][segment]
-            self._own[node] -= flight.own
-            self._widen(node)
+            if flight.own:
+                self._windows[node].done(segment)
+                self._widen(node)
 
     def _widen(self, node: int) -> None:
-        while self._own[node] < self.shape.window and self._next[node] < self.shape.segments:
-            segment = self.order[self._next[node]]
-            self._next[node] += 1
-            if segment not in self.flights[node] and self.held[node][segment] != self.whole:
-                self._own[node] += 1
-                self._start(node, segment, own=True)
+        window = self._windows[node]
+        while taken := window.take():
+            for segment in taken:
+                if self.held[node][segment] == self.whole:
+                    window.done(segment)
+                elif segment in self.flights[node]:
+                    self.flights[node][segment].own = True
+                else:
+                    self._start(node, segment, own=True)
 
     def _start(self, node: int, segment: int, *, own: bool) -> None:
         flight = Flight(node, segment, own)
         self.flights[node][segment] = flight
+        self.most = max(self.most, len(self.flights[node]))
         self._route(flight)
 
     def _route(self, flight: Flight) -> None:
@@ -118,6 +133,8 @@ class Filling:
     def _ask(self, flight: Flight) -> None:
         """The question arrives: who is asked fetches the segment too, and passes on what lands."""
         source, segment = flight.source, flight.segment
+        if flight.over:
+            return
         if source != ORIGIN and source not in self.dead and self.held[source][segment] != self.whole:
             if segment not in self.flights[source]:
                 self._start(source, segment, own=False)
@@ -125,21 +142,22 @@ class Filling:
         self._send(flight)
 
     def _send(self, flight: Flight) -> None:
-        source, segment, shape = flight.source, flight.segment, self.shape
+        """Send the next chunk, if nothing is on its way and there is one."""
+        source, segment = flight.source, flight.segment
         wanted = self.whole & ~self.held[flight.node][segment]
         if source != ORIGIN:
-            wanted &= self.held[source][segment] if source not in self.dead else 0
+            wanted &= self.held[source][segment]
         if self.taken:
             wanted &= ~self.taken.get((flight.node, segment), 0)
-        if flight.bit or not wanted:
+        if flight.bit or not wanted or source in self.dead:
             return
         flight.bit = wanted & -wanted
-        landed = carry(self.engine.now, shape.chunk, flight.path) + (shape.latency if source != ORIGIN else 0.0)
-        self.engine.at(landed, self._landed, (flight, source))
+        engine = self.engine
+        landed = carry(engine.now, self.shape.chunk, flight.path)
+        engine.at(landed if source == ORIGIN else landed + self.shape.latency, self._landed, flight)
 
-    def _landed(self, what: tuple[Flight, int]) -> None:
-        flight, source = what
-        if source != flight.source or source in self.dead or flight.node in self.dead:
+    def _landed(self, flight: Flight) -> None:
+        if flight.over or flight.source in self.dead or flight.node in self.dead:
             return
         bit, flight.bit = flight.bit, 0
         self.land(flight.node, flight.segment, bit)
@@ -156,17 +174,20 @@ class Filling:
     def _plan_without(self, node: int) -> None:
         self.routes.without(node)
         for flights in (flights for n, flights in enumerate(self.flights) if n not in self.dead):
-            moved = deque(
+            moved = [
                 flight
                 for flight in flights.values()
                 if flight.source in self.dead or flight.source != self.routes.source(flight.node, flight.segment)
-            )
+            ]
             for flight in moved:
-                self._leave(flight)
-                self._route(flight)
+                self._replace(flight)
 
-    def _leave(self, flight: Flight) -> None:
-        flight.bit = 0
+    def _replace(self, flight: Flight) -> None:
+        """Ask somebody else; what was on its way is lost."""
+        flight.over = True
+        new = Flight(flight.node, flight.segment, flight.own, followers=flight.followers)
+        self.flights[flight.node][flight.segment] = new
         before = self.flights[flight.source].get(flight.segment) if flight.source != ORIGIN else None
         if before is not None and flight in before.followers:
             before.followers.remove(flight)
+        self._route(new)

@@ -22,21 +22,21 @@ class Paper:
 
     nodes: int = 4
     size: int = 150_000_000_000
-    batch: int = 4 << 20
-    segment: int = 8 << 20
+    batch: int = 8 << 20
+    segment: int = 16 << 20
     appetite: float = 660e6
-    ahead: int = 16
+    ahead: int = 8
     memory: float = 64e9
     room: float = 1.0
     node_rate: float = 12.5e9
     uplink_rate: float = 5e9
     origin_rate: float = 1.25e9
     disk_rate: float = 2.5e9
-    simulated: int = 3
+    simulated: int = 2
     epochs: tuple[int, ...] = (1, 2, 30, 60, 90)
     origins: tuple[float, ...] = (0.625e9, 1.25e9, 2.5e9, 5e9)
-    memories: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.05)
-    uplinks: tuple[float, ...] = (1.25e9, 2.5e9, 5e9)
+    memories: tuple[float, ...] = (0.0, 0.5, 0.75, 1.05)
+    uplinks: tuple[float, ...] = (1.25e9, 2.5e9)
     seed: int = 1
 
     def setting(self, racks: tuple[int, ...]) -> Setting:
@@ -146,7 +146,7 @@ def misplaced(parameters: Paper) -> Table:
         _misplaced(parameters, uplink, away, has_room=has_room)
         for has_room in (True, False)
         for uplink in parameters.uplinks
-        for away in range(0, nodes + 1, max(1, nodes // 2))
+        for away in (nodes // 2, nodes)
     )
     return Table(
         f"{nodes} jobs, the set on {nodes} nodes of one rack, some jobs in another rack",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from hoard_p2p.fill.chain import chain, gateway
+from hoard_p2p.origin.budget import Budget, late_after
 from hoard_p2p.placement import rank
 from simulations.filling import Filling
 from simulations.network import Path, carry
@@ -49,6 +50,7 @@ class Demand:
         self._waiting: dict[tuple[int, int, int], list[Then]] = {}
         self._asked: dict[tuple[int, int], _Sources] = {}
         self._wanted_by = 0
+        self._budgets = [Budget() for _ in room]
         filling.on_landed = self._landed
 
     def read(self, node: int, chunk: int, then: Then) -> None:
@@ -83,12 +85,24 @@ class Demand:
                 self._send(source, node, segment, bit)
                 return
         reader = self.routes.reader(segment)
-        if reader != node:
-            self._want(reader, segment, bit, partial(self._send, reader, node, segment, bit))
+        if reader == node:
+            self._read_origin(node, segment, bit)
             return
-        path = self.network.from_origin(node)
-        landed = carry(self.engine.now, self.shape.chunk, self._stored(path, node))
+        self._want(reader, segment, bit, partial(self._send, reader, node, segment, bit))
+        self.engine.after(late_after(self.shape.origin_latency), self._late, (node, segment, bit))
+
+    def _read_origin(self, node: int, segment: int, bit: int) -> None:
+        path = self._stored(self.network.from_origin(node), node)
+        landed = carry(self.engine.now, self.shape.chunk, path)
         self.engine.at(landed + self.shape.origin_latency, self._arrived, (node, segment, bit))
+
+    def _late(self, what: tuple[int, int, int]) -> None:
+        """The reader has not sent it yet: it may be read past it, within the budget."""
+        median, size = self.shape.origin_latency, self.shape.chunk
+        budget = self._budgets[what[0]]
+        if what in self._waiting and budget.may_bypass(size, late_after(median), median):
+            budget.bypassed(size)
+            self._read_origin(*what)
 
     def _send(self, source: int, node: int, segment: int, bit: int) -> None:
         path = self._stored(self.network.between(source, node), node)
@@ -117,11 +131,14 @@ class Demand:
 
     def _arrived(self, what: tuple[int, int, int]) -> None:
         node, segment, bit = what
-        left = self.filling.taken[node, segment] & ~bit
+        if what not in self._waiting:
+            return  # it came another way
+        self._budgets[node].received(self.shape.chunk)
+        left = self.filling.taken.get((node, segment), 0) & ~bit
         if left:
             self.filling.taken[node, segment] = left
         else:
-            del self.filling.taken[node, segment]
+            self.filling.taken.pop((node, segment), None)
         if self.room[node] > 0:
             self.filling.land(node, segment, bit)
         else:

@@ -106,8 +106,3 @@ class HomeRoutes(ChainRoutes):
         sources[home] = reader
         sources[reader] = ORIGIN
         return sources
-
-
-def common_order(keys: Sequence[ChunkId]) -> list[int]:
-    """The same pseudo-random order of segments for all nodes, so that many chains are busy at the same time."""
-    return sorted(range(len(keys)), key=lambda segment: keys[segment][24:])

@@ -5,15 +5,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from hoard_p2p.fill.quiet import QUIET_SECONDS
+from hoard_p2p.fill.window import WINDOW_BYTES, WINDOW_SEGMENTS
 from simulations.cluster import keys, peers
 from simulations.engine import Engine
 from simulations.filling import Filling, Shape
 from simulations.network import Network, Pipe, carry
 from simulations.reading import Demand, PageCache
-from simulations.routes import ChainRoutes, common_order
+from simulations.routes import ChainRoutes
 
-SETTLE = 2.0
-"""Seconds after a mount in which nobody fills."""
+SETTLE = QUIET_SECONDS
+"""After a mount, in which nobody fills."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Setting:
     @property
     def shape(self) -> Shape:
         chunks = self.segment // self.batch
-        return Shape(max(1, int(self.size // self.segment)), chunks, self.batch, 16, 0.0005, 0.005)
+        segments = max(1, int(self.size // self.segment))
+        return Shape(segments, chunks, self.batch, WINDOW_SEGMENTS, WINDOW_BYTES, 0.0005, 0.005)
 
 
 @dataclass
@@ -156,7 +159,7 @@ def _through_hoard(setting: Setting, engine: Engine, network: Network, plans: li
     shape = setting.shape
     placed = keys(shape.segments, setting.seed)
     routes = ChainRoutes(peers(setting.racks, setting.seed), placed, replicas=1, streams=setting.streams)
-    filling = Filling(engine, network, shape, routes, common_order(placed))
+    filling = Filling(engine, network, shape, routes)
     for node in setting.warm:
         filling.held[node] = [filling.whole] * shape.segments
     demand = Demand(filling, routes, [int(room // setting.batch) for room in setting.room])

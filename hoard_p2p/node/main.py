@@ -118,6 +118,7 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             local.run,
             node.agent.run,
             node.gossip.run,
+            node.naming.run,
             node.known_origins.run,
             node.mounts.run,
             node.retention.run,
