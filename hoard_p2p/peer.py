@@ -2,6 +2,7 @@
 
 import ipaddress
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import NewType
 
@@ -99,6 +100,41 @@ class Standing:
     version: int
     wants: frozenset[SnapshotId] = frozenset()
     reads: frozenset[OriginId] = frozenset()
+
+
+class Said(Enum):
+    """What nodes tell each other of a third."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Rumour:
+    """What is told of a node. Never believed as such: it makes who hears it ask the node itself.
+
+    `refutation` counts how often the node had to say, in this incarnation, that it is alive or has changed. Of two
+    rumours of one node the larger (incarnation, refutation) counts; of equal ones the worse. `accusers` are nodes that
+    got no answer from it.
+    """
+
+    peer: Peer
+    said: Said
+    refutation: int = 0
+    accusers: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What travels with every probe and its answer. `refutation` is the sender's own; `digest` stands for the members
+    and standings that it knows: equal ones need not be compared."""
+
+    refutation: int = 0
+    digest: bytes = b""
+    rumours: tuple[Rumour, ...] = ()
+    standings: tuple[Standing, ...] = ()
 
 
 @dataclass(frozen=True)

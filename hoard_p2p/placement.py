@@ -95,6 +95,13 @@ def homes(peers: Iterable[Peer], key: bytes, replicas: int) -> tuple[Peer, ...]:
     return (*leaders.values(), *others)[:replicas]
 
 
+def candidates(peers: Sequence[Peer], key: bytes) -> list[Peer]:
+    """All peers in the order in which to look for a copy: homes first, and behind all others those without weight,
+    which drain: they are no homes, but may still have the only copy."""
+    draining = draw((peer for peer in peers if peer.weight == 0), key)
+    return [*homes(peers, key, len(peers)), *draining]
+
+
 Row = tuple[NodeId, ...]
 """The first nodes in one segment's order."""
 

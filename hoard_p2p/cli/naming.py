@@ -9,6 +9,7 @@ from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import SNAPSHOT, TEXT, data_dir_option, json_option
 from hoard_p2p.cli.output import table, when_text, write_json
 from hoard_p2p.config import Json
+from hoard_p2p.errors import SnapshotUnknown
 from hoard_p2p.printing import printable
 
 
@@ -58,22 +59,40 @@ def _setter(ref: Fields) -> str:
 
 
 @click.command()
+@click.argument("name", type=TEXT, metavar="[NAME[:TAG]]", required=False)
 @data_dir_option
 @json_option
 @click.pass_obj
-def refs(doors: Doors, data_dir: Path, as_json: bool) -> None:
-    """List the names of the cluster.
+def refs(doors: Doors, name: str | None, data_dir: Path, as_json: bool) -> None:
+    """List the names of the cluster; with a NAME, what it is set to, and its last 16 values before.
 
     \b
-    Example:
+    Examples:
       hoard refs
+      hoard refs imagenet:latest
     """
     body = _call(doors, data_dir, "refs")
+    if name is not None:
+        body = {"refs": [_named(body, name)]}
     if as_json:
         write_json(body)
         return
-    rows = [
-        (printable(r.text("name")), r.text("snapshot")[:12], when_text(r.number("when") / 1000), _setter(r))
-        for r in Fields(body).rows("refs")
-    ]
+    found = list(Fields(body).rows("refs"))
+    rows = [_row(printable(ref.text("name")), ref) for ref in found]
+    if name is not None:
+        rows += [_row("  before", past) for past in found[0].rows("past")]
     print(table(("NAME", "SNAPSHOT", "SET", "BY"), rows))
+
+
+def _named(body: Body, name: str) -> Json:
+    """The ref that a user means. Raises SnapshotUnknown."""
+    full = name if ":" in name else f"{name}:latest"
+    listed = body.get("refs")
+    for ref in listed if isinstance(listed, list) else []:
+        if isinstance(ref, dict) and ref.get("name") == full:
+            return ref
+    raise SnapshotUnknown(f"no ref is named {full}; hoard refs lists them")
+
+
+def _row(name: str, ref: Fields) -> tuple[str, ...]:
+    return name, ref.text("snapshot")[:12], when_text(ref.number("when") / 1000), _setter(ref)

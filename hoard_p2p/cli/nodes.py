@@ -1,7 +1,6 @@
 """The node of this machine: `up`, `status`, `peers`."""
 
 import logging
-import os
 import sys
 import time
 from pathlib import Path
@@ -185,7 +184,7 @@ def up(
         peer_limit=peer_limit or 0,
         repair_grace=repair_grace,
         repair_limit=repair_limit,
-        cluster_key_file=os.path.abspath(cluster_key_file) if cluster_key_file else "",
+        cluster_key_file=str(Path(cluster_key_file).absolute()) if cluster_key_file else "",
         encrypt=encrypt,
     )
     if not is_loopback(host) and not cluster_key_file:

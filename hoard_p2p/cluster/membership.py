@@ -6,358 +6,385 @@ how peers are discovered or asked.
 States: HEARD (somebody named the node; nobody here reached it yet) -> ALIVE (it answered) -> SUSPECT (a contact failed;
 still in the view, so that placement does not move for a hiccup, but asked last) -> DEAD (it stayed silent; out of the
 view). An answer makes any of them ALIVE at once. LEFT: somebody said that it leaves, and then it did not answer; as
-DEAD otherwise. A goodbye alone proves nothing, since anybody can say it in another's name.
+DEAD otherwise.
+
+It is SWIM (Das, Gupta, Motivala 2002): a few peers are probed in each tick, whatever the number of nodes; one that does
+not answer is asked through others before it becomes a suspect; suspicions, deaths and refutations travel with the
+probes. What travels is never believed as such: a death or goodbye that somebody told makes this node ask the peer
+itself, and one failure is then enough; so nobody can talk a node out of the view that answers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
-from hoard_p2p.peer import ClusterView, NodeId, Peer
+from hoard_p2p.cluster.clones import Clones
+from hoard_p2p.cluster.outbox import Item, Outbox
+from hoard_p2p.cluster.roster import MAX_KNOWN, Roster, Sample
+from hoard_p2p.cluster.states import OUTSIDE, Command, Entry, IdConflict, Member, Probe, State, Timing, address_of
+from hoard_p2p.cluster.suspicion import Health, suspicion_time
+from hoard_p2p.cluster.weights import bounded_weights
+from hoard_p2p.peer import ClusterView, NodeId, Peer, Rumour, Said, Standing, is_wildcard
 
-Sample: TypeAlias = Callable[[Sequence[NodeId], int], Sequence[NodeId]]
-"""Draws k distinct items of a sequence in random order: `random.Random(seed).sample`."""
-
-
-class State(Enum):
-    HEARD = "heard"
-    ALIVE = "alive"
-    SUSPECT = "suspect"
-    DEAD = "dead"
-    LEFT = "left"
-
-
-OUTSIDE = (State.HEARD, State.DEAD, State.LEFT)
-"""States of peers that are not in the view."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One peer for status: its record, state, and when it last answered (None: never)."""
-
-    peer: Peer
-    state: State
-    last_contact: float | None
-    failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Command: say hello to `peer` at its host and port, and report `contact_ok` or `contact_failed`."""
-
-    peer: Peer
-
-
-Command: TypeAlias = Probe
-
-
-@dataclass(frozen=True, slots=True)
-class IdConflict:
-    """Two running nodes have one node id, as after cloning a disk image. The one that started later is to stop."""
-
-    first: Peer
-    second: Peer
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds and counts of failure detection. A death is declared 6 - 8 s after the first failed contact. Each peer is
-    probed at least once in `round_time`, however many there are, because suspicion does not travel yet."""
-
-    probe_every: float = 1.0
-    probes: int = 3
-    round_time: float = 20.0
-    dead_after: float = 6.0
-    dead_failures: int = 3
-    retry_first: float = 1.0
-    retry_most: float = 60.0
-    forget_after: float = 3600.0
-    conflict_shown: float = 60.0
-    leave_believed: float = 10.0
-
+__all__ = ["IdConflict", "Member", "Membership", "Probe", "State", "Timing", "bounded_weights"]
 
 _TIMING = Timing()
-MAX_KNOWN = 8192
-"""Peers remembered at most; hearsay beyond it is dropped, so that a stranger cannot fill the memory."""
-MOST_WEIGHT = 4
-MAX_FORMER = 8
 MAX_BURST = 64
-"""Probes of peers not in the view, in one tick."""
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One known peer. `candidate` is the same node at another address, to be tried once. `answered` is the record that
-    the process of `boot` gave last; `former` has the same of processes that answered under this id before. `leaving`:
-    when it said goodbye, None if it did not lately; `ask_now`: to be probed with the next `due`."""
-
-    peer: Peer
-    state: State
-    since: float
-    last_contact: float | None = None
-    failures: int = 0
-    next_try: float = 0.0
-    candidate: Peer | None = None
-    leaving: float | None = None
-    ask_now: bool = False
-    answered: Peer = field(init=False)
-    boot: bytes = b""
-    former: dict[bytes, Peer] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.answered = self.peer
+"""Probes of peers just heard of, in one tick."""
+MAX_RETRIES = 4
+"""Probes of peers that are gone, in one tick."""
+MAX_ACCUSERS = 4
+_RANK = {Said.ALIVE: 0, Said.SUSPECT: 1, Said.LEFT: 2, Said.DEAD: 2}
 
 
 class Membership:
     """The state machine. Not thread-safe: one owner, the event loop."""
 
-    def __init__(self, me: Peer, *, sample: Sample, boot: bytes = b"", timing: Timing = _TIMING) -> None:
-        """`boot`: the random bytes of this start, to tell a clone from an address of my own."""
-        self._me = me
+    def __init__(
+        self, me: Peer, *, sample: Sample, boot: bytes = b"", timing: Timing = _TIMING, accusers_needed: int = 2
+    ) -> None:
+        """`boot`: the random bytes of this start, to tell a clone from an address of my own. `accusers_needed`: others
+        that must suspect a peer before it is asked last here; 1 where all members are trusted."""
         self._boot = boot
-        self._sample = sample
         self.timing = timing
-        self._entries: dict[NodeId, _Entry] = {}
-        self._round: list[NodeId] = []
-        self._conflicts: dict[NodeId, tuple[IdConflict, float]] = {}
-        self._view: ClusterView | None = None
-        self._leased: frozenset[NodeId] | None = None
-        self._leases_known = False
+        self._roster = Roster(me, sample, accusers_needed)
+        self._clones = Clones()
+        self._outbox = Outbox()
+        self._health = Health()
+        self._refutation = 0
+        self._refuted = -self.timing.refute_every
 
     # --- events
 
-    def heard(self, peer: Peer, now: float) -> None:
+    def heard(self, peer: Peer, now: float, *, spread: bool = False) -> None:
         """Hearsay: discovery or another node named `peer`. Adds it as HEARD, or as another address to try; never
-        changes what is known of a peer by own contact."""
-        if peer.node_id == self._me.node_id:
+        changes what is known of a peer by own contact. `spread`: others may not know it yet."""
+        if peer.node_id == self._roster.me.node_id:
             return
-        entry = self._entries.get(peer.node_id)
+        entry = self._roster.entries.get(peer.node_id)
         if entry is None:
-            if len(self._entries) < MAX_KNOWN:
-                self._entries[peer.node_id] = _Entry(peer, State.HEARD, now, next_try=now)
-        elif peer.incarnation > entry.peer.incarnation or self._is_other_way(entry, peer):
+            if len(self._roster.entries) < MAX_KNOWN:
+                self._roster.add(Entry(peer, State.HEARD, now, next_try=now, spread=spread))
+        elif peer.incarnation > entry.peer.incarnation or (entry.state is not State.ALIVE and not entry.is_at(peer)):
             entry.candidate = peer
+            entry.spread |= spread
+            self._roster.watch(entry)
+
+    def called(self, peer: Peer, now: float) -> None:
+        """`peer` (so it says) called this node: hearsay, but one that was thought to be gone is tried soon."""
+        self.heard(peer, now, spread=True)
+        entry = self._roster.entries.get(peer.node_id)
+        if entry is not None:
+            self._try_soon(entry, now)
 
     def contact_ok(self, peer: Peer, now: float, boot: bytes = b"") -> None:
         """`peer` answered at its host and port, with this record and the boot of its process. It is ALIVE from now on;
         an ALIVE peer that answers at a second address keeps the first."""
-        if peer.node_id == self._me.node_id:
+        if peer.node_id == self._roster.me.node_id:
             if boot and self._boot and boot != self._boot:
-                self._note_conflict(self._me, peer, now)
+                self._clones.note(self._roster.me, peer, now)
             return
-        entry = self._entries.get(peer.node_id)
-        if entry is None:
-            entry = self._entries[peer.node_id] = _Entry(peer, State.HEARD, now)
-        if peer.incarnation > entry.peer.incarnation or boot != entry.boot:
-            entry.leaving = None  # that was another start
-        self._note_boot(entry, peer, boot, now)
+        self._health.was_well()
+        entry = self._roster.entries.get(peer.node_id) or self._roster.add(Entry(peer, State.HEARD, now, spread=True))
+        if peer.incarnation > entry.peer.incarnation or boot != entry.boot or entry.verdict is Said.DEAD:
+            entry.leaving = None  # that was another start, or no more than a rumour
+        self._clones.note_boot(entry, peer, boot, now)
+        self._roster.watch(entry)
+        entry.accusers = frozenset()
         if entry.state is State.ALIVE and peer.incarnation < entry.peer.incarnation:
             return  # another process with its id; the record of the later start stands
         self._adopt(entry, peer)
         if entry.state is not State.ALIVE:
-            self._change(entry, State.ALIVE, now)
+            entry.worst = 0
+            self._roster.change(entry, State.ALIVE, now)
         entry.last_contact, entry.failures = now, 0
+        self._introduce(entry)
+
+    def unheard(self) -> None:
+        """Others that were asked to help did not answer either: this node may be the one that is ill."""
+        self._health.was_ill()
+
+    def acquaint(self, peers: Iterable[Peer], now: float) -> None:
+        """These peers answered already: for simulations, which begin with nodes that know each other."""
+        self._roster.meet([peer for peer in peers if peer.node_id != self._roster.me.node_id], now)
+
+    def missed(self, peer: Peer, now: float) -> tuple[Peer, ...]:
+        """A probe of `peer` got no answer. Others to ask it through: `vouched` if one of them reaches it, else
+        `contact_failed`. None if that is not worth it: `contact_failed` at once."""
+        entry = self._roster.entries.get(peer.node_id)
+        if entry is None or entry.state in OUTSIDE or entry.leaving is not None or not entry.is_at(peer):
+            return ()
+        return tuple(self._roster.some(self.timing.helpers, without=peer.node_id))
+
+    def vouched(self, node_id: NodeId, now: float) -> None:
+        """Another node reached the peer, this one did not: it lives, and is asked last."""
+        entry = self._roster.entries.get(node_id)
+        if entry is None or entry.state in OUTSIDE:
+            return
+        if entry.state is State.ALIVE:
+            self._roster.change(entry, State.SUSPECT, now)
+        entry.since, entry.failures = now, 0
+        entry.accusers -= {self._roster.me.node_id}
 
     def contact_failed(self, node_id: NodeId, now: float, at: Peer | None = None) -> None:
         """A request to the node failed. `at`: the record of the probe that failed, whose address may be another one
         than the peer's: then only that address is given up."""
-        entry = self._entries.get(node_id)
+        entry = self._roster.entries.get(node_id)
         if entry is None:
             return
-        if at is not None and _address(at) != _address(entry.peer):
-            if entry.candidate is not None and _address(entry.candidate) == _address(at):
+        if at is not None and not entry.is_at(at):
+            if entry.candidate is not None and address_of(entry.candidate) == address_of(at):
                 entry.candidate = None
             return
         entry.failures += 1
         if at is not None and entry.leaving is not None:
-            entry.leaving = None
-            self._change(entry, State.LEFT, now)
-            entry.next_try = now + self._backoff(entry)
+            self._end(entry, State.DEAD if entry.verdict is Said.DEAD else State.LEFT, now)
         elif entry.state is State.ALIVE:
-            self._change(entry, State.SUSPECT, now)
+            self._roster.change(entry, State.SUSPECT, now)
+        if at is not None and entry.state is State.SUSPECT and self._roster.me.node_id not in entry.accusers:
+            self._accuse(entry, {self._roster.me.node_id}, now)
 
     def left(self, node_id: NodeId, incarnation: int, now: float) -> None:
         """Somebody said that the node leaves: it is probed at once and in every tick for some seconds, in which the
         first failure is enough. It may answer for a moment longer. Ignored if a later incarnation is known."""
-        entry = self._entries.get(node_id)
+        entry = self._roster.entries.get(node_id)
         if entry is None or incarnation < entry.peer.incarnation or entry.state in OUTSIDE or entry.leaving is not None:
             return
-        entry.leaving, entry.ask_now = now, True
+        self._doubt(entry, Said.LEFT, now)
+        self._tell(entry, Said.LEFT)
         if entry.state is State.ALIVE:
-            self._change(entry, State.SUSPECT, now)
+            self._roster.change(entry, State.SUSPECT, now)
+
+    def told(self, rumour: Rumour, now: float) -> None:
+        """A rumour arrived with a probe or an answer; passed on if it is news."""
+        about = rumour.peer
+        entry = self._roster.entries.get(about.node_id)
+        if about.node_id == self._roster.me.node_id:
+            self._refute(rumour, now)
+        elif entry is None or about.incarnation > entry.peer.incarnation:
+            if rumour.said is Said.ALIVE and not is_wildcard(about.host):
+                self.heard(about, now, spread=True)
+        elif about.incarnation < entry.peer.incarnation or rumour.refutation < entry.refutation:
+            return
+        elif rumour.said is Said.ALIVE:
+            self._told_alive(entry, rumour, now)
+        elif entry.state not in OUTSIDE:
+            self._told_ill(entry, rumour, now)
 
     def tick(self, now: float) -> list[Command]:
         """Let time pass: declares deaths, forgets the long dead, and returns what to probe now."""
-        for entry in list(self._entries.values()):
+        for entry in list(self._roster.watched.values()):
             self._age(entry, now)
-        self._conflicts = {
-            node_id: (conflict, seen)
-            for node_id, (conflict, seen) in self._conflicts.items()
-            if now - seen < self.timing.conflict_shown
-        }
+        self._clones.expire(now - self.timing.conflict_shown)
         probes = self.due(now)
-        doubted = (
-            entry for entry in self._entries.values() if entry.state is State.SUSPECT or entry.leaving is not None
-        )
-        probes += [Probe(entry.peer) for entry in doubted]
-        probes += [Probe(self._entries[node_id].peer) for node_id in self._next_of_round()]
+        probes += [Probe(entry.peer) for entry in self._roster.watched.values() if entry.is_doubted]
+        probes += [Probe(peer) for peer in self._roster.next_of_round(self.timing.probes)]
+        self._roster.unwatch_calm()
         return probes
 
     def due(self, now: float) -> list[Command]:
         """The part of `tick` that need not wait for it: probes of peers just heard of or said to leave, and of other
         addresses."""
-        return [Probe(peer) for peer in (*self._candidates(), *self._said_to_leave(), *self._due(now))]
+        return [Probe(peer) for peer in (*self._roster.candidates(), *self._roster.to_ask_now(), *self._due(now))]
+
+    def spread(self, nodes: int) -> list[Command]:
+        """Some random peers to tell news to, while there are any."""
+        return [Probe(peer) for peer in self.some(nodes)] if self._outbox else []
 
     def renew(self, me: Peer) -> None:
-        """My own record is another from now on (another weight); others learn it with the next answer."""
-        self._me, self._view = me, None
+        """My own record is another from now on (another weight)."""
+        self._roster.me = me
+        self._roster.renew_view()
+        self._say_alive()
 
     def by_lease(self, leased: frozenset[NodeId] | None) -> None:
         """A registry says who is a member; from now on nobody else is. None: it cannot be asked now, so those that it
         named last stay, and others may join."""
-        known = leased is not None
-        if known != self._leases_known or (known and leased != self._leased):
-            self._leased, self._leases_known = leased if known else self._leased, known
-            self._view = None
+        self._roster.by_lease(leased)
+
+    # --- news
+
+    @property
+    def refutation(self) -> int:
+        """How often this node said that it is alive or has changed."""
+        return self._refutation
+
+    def tell(self, standing: Standing) -> None:
+        """Pass a standing on."""
+        self._outbox.put(standing)
+
+    def news(self, to: NodeId | None = None) -> list[Item]:
+        """What to send with a message to a peer."""
+        return self._outbox.take(self._roster.inside, to) if self._outbox else []
 
     # --- what is known
 
     @property
     def me(self) -> Peer:
         """My own record."""
-        return self._me
+        return self._roster.me
+
+    @property
+    def slack(self) -> int:
+        """By how much this node is to wait longer than usual, since it misses many answers."""
+        return self._health.slack
 
     def view(self) -> ClusterView:
         """Me and the peers that are ALIVE or SUSPECT, with bounded weights. The same object until something changes."""
-        if self._view is None:
-            peers = [entry.peer for entry in self._entries.values() if self._is_member(entry)]
-            ordered = sorted([self._me, *peers], key=lambda peer: peer.node_id)
-            self._view = ClusterView(self._me.node_id, bounded_weights(ordered))
-        return self._view
+        return self._roster.view()
 
     def suspects(self) -> frozenset[NodeId]:
         """Those of the view that should be asked last."""
-        silent = (State.SUSPECT,) if self._leased is None else (State.SUSPECT, State.DEAD, State.LEFT)
-        return frozenset(node_id for node_id, entry in self._entries.items() if entry.state in silent)
+        return self._roster.suspects()
 
     def members(self) -> tuple[Member, ...]:
         """Every peer known (not me), by node id."""
-        return tuple(
-            Member(entry.peer, entry.state, entry.last_contact, entry.failures)
-            for _, entry in sorted(self._entries.items())
-        )
+        return self._roster.members()
+
+    def known(self) -> Collection[NodeId]:
+        """Ids of all peers that are known, in whatever state."""
+        return self._roster.entries.keys()
+
+    def state_of(self, node_id: NodeId) -> State | None:
+        """None: it is not known."""
+        entry = self._roster.entries.get(node_id)
+        return None if entry is None else entry.state
+
+    def some(self, count: int) -> list[Peer]:
+        """Random peers of the view that are not suspected."""
+        return self._roster.some(count)
 
     def conflicts(self) -> tuple[IdConflict, ...]:
         """Node ids that two running nodes use, as far as seen in the last minute."""
-        return tuple(conflict for conflict, _ in self._conflicts.values())
+        return self._clones.seen()
+
+    # --- rumours
+
+    def _told_alive(self, entry: Entry, rumour: Rumour, now: float) -> None:
+        if rumour.refutation == entry.refutation:
+            return
+        self._begin_anew(entry, rumour.refutation)
+        record = replace(rumour.peer, host=entry.peer.host, port=entry.peer.port)
+        entry.ask_now |= record != entry.peer and entry.state not in OUTSIDE
+        self._try_soon(entry, now)
+        self._roster.watch(entry)
+        self._outbox.put(replace(rumour, peer=record))
+
+    def _told_ill(self, entry: Entry, rumour: Rumour, now: float) -> None:
+        """Somebody said that a peer of the view is suspect, dead or gone."""
+        if rumour.refutation > entry.refutation:
+            self._begin_anew(entry, rumour.refutation)
+        if rumour.said is Said.SUSPECT:
+            # mine is told by nobody but me
+            self._accuse(entry, {each for each in rumour.accusers if each in self._roster.entries}, now)
+        elif entry.worst >= _RANK[rumour.said]:
+            return
+        elif rumour.said is Said.LEFT:
+            self.left(entry.peer.node_id, rumour.peer.incarnation, now)
+        elif entry.leaving is None and not self._is_fresh(entry, now):
+            self._tell(entry, Said.DEAD, rumour.accusers)
+            self._told_dead(entry, now)
+
+    def _told_dead(self, entry: Entry, now: float) -> None:
+        """A death needs a second witness: this node got no answer either, or asks now."""
+        if self._roster.me.node_id in entry.accusers:
+            self._end(entry, State.DEAD, now)
+        else:
+            self._doubt(entry, Said.DEAD, now)
+
+    def _try_soon(self, entry: Entry, now: float) -> None:
+        """There is a sign that a peer that is gone is back. Not at once, since it may be a false one, again and again:
+        as when a node can call and not be called."""
+        if entry.state in OUTSIDE:
+            entry.next_try = min(entry.next_try, now + self.timing.retry_called)
+
+    def _is_fresh(self, entry: Entry, now: float) -> bool:
+        """Whether a peer answered a moment ago."""
+        return entry.last_contact is not None and now - entry.last_contact < self.timing.fresh
+
+    def _begin_anew(self, entry: Entry, refutation: int) -> None:
+        """What was said of a peer before it answered to it counts no more."""
+        entry.refutation, entry.worst = refutation, 0
+        entry.accusers &= {self._roster.me.node_id}
+
+    def _accuse(self, entry: Entry, accusers: Collection[NodeId], now: float) -> None:
+        """Note who suspects a peer; the first few are told to all."""
+        known = entry.accusers
+        if len(known) >= MAX_ACCUSERS or known.issuperset(accusers):
+            return
+        entry.accusers = known | frozenset(sorted(accusers)[:MAX_ACCUSERS])
+        entry.accused = now
+        self._roster.watch(entry)
+        if entry.worst <= _RANK[Said.SUSPECT]:
+            self._tell(entry, Said.SUSPECT, entry.accusers)
+
+    def _refute(self, rumour: Rumour, now: float) -> None:
+        """I am told of myself: whoever says that I am ill learns otherwise."""
+        is_current = rumour.peer.incarnation == self._roster.me.incarnation and rumour.refutation >= self._refutation
+        if is_current and rumour.said is not Said.ALIVE and now - self._refuted >= self.timing.refute_every:
+            self._refutation, self._refuted = rumour.refutation, now
+            self._health.was_ill()
+            self._say_alive()
+
+    def _say_alive(self) -> None:
+        self._refutation += 1
+        self._outbox.put(Rumour(self._roster.me, Said.ALIVE, self._refutation))
+
+    def _introduce(self, entry: Entry) -> None:
+        """A peer that others may not know answered."""
+        if entry.spread:
+            entry.spread = False
+            self._tell(entry, Said.ALIVE)
+
+    def _tell(self, entry: Entry, said: Said, accusers: Collection[NodeId] = ()) -> None:
+        entry.worst = _RANK[said]
+        self._outbox.put(Rumour(entry.peer, said, entry.refutation, tuple(sorted(accusers)[:MAX_ACCUSERS])))
 
     # --- steps
 
-    def _is_member(self, entry: _Entry) -> bool:
-        """Whether it is in the view: by its lease, once it answered here, where a registry keeps leases."""
-        leased = self._leased is not None and entry.peer.node_id in self._leased and entry.last_contact is not None
-        return leased if self._leases_known else leased or entry.state not in OUTSIDE
-
-    def _is_other_way(self, entry: _Entry, peer: Peer) -> bool:
-        return entry.state is not State.ALIVE and _address(peer) != _address(entry.peer)
-
-    def _note_boot(self, entry: _Entry, peer: Peer, boot: bytes, now: float) -> None:
-        """A process that was replaced cannot answer again: if it does, two of them run. When one takes over at another
-        address, the former address is tried once more to find out."""
-        if not boot:
-            return
-        if boot != entry.boot:
-            if boot in entry.former:
-                self._note_conflict(entry.answered, peer, now)
-            elif entry.boot and _address(peer) != _address(entry.answered):
-                entry.candidate = entry.answered
-            if entry.boot:
-                self._keep_former(entry)
-            entry.boot = boot
-        entry.answered = peer
-
-    def _keep_former(self, entry: _Entry) -> None:
-        entry.former[entry.boot] = entry.answered
-        if len(entry.former) > MAX_FORMER:
-            del entry.former[next(iter(entry.former))]
-
-    def _note_conflict(self, first: Peer, second: Peer, now: float) -> None:
-        self._conflicts[first.node_id] = (IdConflict(first, second), now)
-
-    def _adopt(self, entry: _Entry, peer: Peer) -> None:
+    def _adopt(self, entry: Entry, peer: Peer) -> None:
         keeps_address = entry.state is State.ALIVE and peer.incarnation == entry.peer.incarnation
         record = replace(peer, host=entry.peer.host, port=entry.peer.port) if keeps_address else peer
-        if entry.candidate is not None and _address(entry.candidate) == _address(peer):
+        if entry.candidate is not None and address_of(entry.candidate) == address_of(peer):
             entry.candidate = None
+        if record.incarnation > entry.peer.incarnation:
+            entry.refutation, entry.spread = 0, True
         if record != entry.peer:
             entry.peer = record
-            self._view = None
+            self._roster.renew_view()
 
-    def _change(self, entry: _Entry, state: State, now: float) -> None:
-        entry.state, entry.since = state, now
-        self._view = None
+    def _doubt(self, entry: Entry, verdict: Said, now: float) -> None:
+        entry.leaving, entry.verdict, entry.ask_now = now, verdict, True
+        self._roster.watch(entry)
 
-    def _age(self, entry: _Entry, now: float) -> None:
+    def _end(self, entry: Entry, state: State, now: float) -> None:
+        """The peer is gone: out of the view, tried again ever less often."""
+        entry.leaving, entry.accusers, entry.ask_now = None, frozenset(), False
+        self._roster.change(entry, state, now)
+        entry.next_try = now + self._backoff(entry)
+
+    def _age(self, entry: Entry, now: float) -> None:
         timing, age = self.timing, now - entry.since
         if entry.leaving is not None and now - entry.leaving >= timing.leave_believed:
             entry.leaving = None
-        if entry.state is State.SUSPECT and age >= timing.dead_after and entry.failures >= timing.dead_failures:
-            self._change(entry, State.DEAD, now)
-            entry.next_try = now + self._backoff(entry)
+        if entry.state is State.SUSPECT and entry.failures >= timing.dead_failures:
+            others = len(entry.accusers - {self._roster.me.node_id})
+            if age >= suspicion_time(timing, self._roster.inside, others, self._health.slack):
+                accusers = entry.accusers
+                self._end(entry, State.DEAD, now)
+                self._tell(entry, Said.DEAD, accusers)
+        elif entry.state is State.ALIVE and entry.accusers and now - entry.accused > 4 * timing.suspicion:
+            entry.accusers = frozenset()
         elif entry.state in OUTSIDE and age >= timing.forget_after:
-            del self._entries[entry.peer.node_id]
+            self._roster.drop(entry)
 
-    def _backoff(self, entry: _Entry) -> float:
+    def _backoff(self, entry: Entry) -> float:
         return min(self.timing.retry_most, self.timing.retry_first * 2.0 ** min(entry.failures, 10))
 
-    def _candidates(self) -> Iterator[Peer]:
-        """Other addresses to try, each handed out once."""
-        for entry in self._entries.values():
-            if entry.candidate is not None:
-                yield entry.candidate
-                entry.candidate = None
-
-    def _said_to_leave(self) -> Iterator[Peer]:
-        for entry in self._entries.values():
-            if entry.ask_now:
-                entry.ask_now = False
-                yield entry.peer
-
     def _due(self, now: float) -> Iterator[Peer]:
-        """Peers outside the view whose time to be tried again has come."""
-        outside = (entry for entry in self._entries.values() if entry.state in OUTSIDE)
-        due = [entry for entry in outside if entry.next_try <= now]
-        for entry in due[:MAX_BURST]:
+        """Peers outside the view whose time to be tried again has come: those never met first, and few of the gone."""
+        due = [entry for entry in self._roster.watched.values() if entry.state in OUTSIDE and entry.next_try <= now]
+        new = [entry for entry in due if not entry.failures][:MAX_BURST]
+        old = sorted((entry for entry in due if entry.failures), key=lambda entry: entry.next_try)[:MAX_RETRIES]
+        for entry in (*new, *old):
             entry.next_try = now + self._backoff(entry)
             yield entry.peer
-
-    def _next_of_round(self) -> list[NodeId]:
-        """The peers that are next: in random order, but each once in a round, so that a death is found in bounded time
-        (as in SWIM, section 4.3)."""
-        alive = [node_id for node_id, entry in self._entries.items() if entry.state is State.ALIVE]
-        share = -(-len(alive) * self.timing.probe_every // self.timing.round_time)
-        count = min(len(alive), max(self.timing.probes, int(share)))
-        self._round = [node_id for node_id in self._round if self._is_alive(node_id)]
-        if len(self._round) < count:
-            rest = [node_id for node_id in alive if node_id not in set(self._round)]
-            self._round += self._sample(rest, len(rest))
-        chosen, self._round = self._round[:count], self._round[count:]
-        return chosen
-
-    def _is_alive(self, node_id: NodeId) -> bool:
-        entry = self._entries.get(node_id)
-        return entry is not None and entry.state is State.ALIVE
-
-
-def bounded_weights(peers: Sequence[Peer]) -> tuple[Peer, ...]:
-    """The peers as plans are to see them: none weighs more than `MOST_WEIGHT` times the (lower) median. Without a key
-    a weight is only a claim, and one that is high enough would make its node the home of everything. The same on all
-    nodes that see the same peers, so that they plan alike (I7)."""
-    weights = sorted(peer.weight for peer in peers if peer.weight > 0) or [0]
-    most = MOST_WEIGHT * weights[(len(weights) - 1) // 2]
-    return tuple(replace(peer, weight=most) if peer.weight > most else peer for peer in peers)
-
-
-def _address(peer: Peer) -> tuple[str, int]:
-    return peer.host, peer.port

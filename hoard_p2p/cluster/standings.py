@@ -5,7 +5,7 @@ remembered is bounded, since strangers may tell anything.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Container, Hashable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from hoard_p2p.peer import NodeId, OriginId, Peer, Standing
 
 MAX_WANTS = 256
 MAX_READS = 256
+MAX_NODES = 8192
 MAX_ITEMS = 1 << 18
 """Wants and reads remembered of all nodes together."""
 LAST_VERSION = (1 << 64) - 1
@@ -22,9 +23,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Standings:
-    """My own standing and those of others. One owner, the event loop."""
+    """My own standing and those of others. `changes` counts what changed. One owner, the event loop."""
 
     def __init__(self, me: Peer) -> None:
+        self.changes = 0
         self._own = Standing(me.node_id, me.incarnation, 0)
         self._of: dict[NodeId, Standing] = {me.node_id: self._own}
         self._wanting: dict[SnapshotId, set[NodeId]] = defaultdict(set)
@@ -53,20 +55,29 @@ class Standings:
         so is answered by a later version of mine."""
         if standing.node_id == self._own.node_id:
             return self._correct(standing)
-        known = self._of.get(standing.node_id)
-        if known is not None and _order(standing) <= _order(known):
+        if not self.is_later(standing) or (standing.node_id not in self._of and len(self._of) >= MAX_NODES):
             return False
+        known = self._of.get(standing.node_id)
         added = _size(standing) - (0 if known is None else _size(known))
         if len(standing.wants) > MAX_WANTS or len(standing.reads) > MAX_READS or self._items + added > MAX_ITEMS:
             return False
         self._put(standing)
         return True
 
-    def forget(self, nodes: Iterable[NodeId]) -> None:
-        """These nodes are no members any more."""
-        for node_id in nodes:
-            if node_id != self._own.node_id and node_id in self._of:
-                self._drop(self._of.pop(node_id))
+    def is_later(self, standing: Standing) -> bool:
+        """Whether it is a later one than is known of its node."""
+        known = self._of.get(standing.node_id)
+        return known is None or _order(standing) > _order(known)
+
+    def keep(self, members: Container[NodeId]) -> None:
+        """Forget all others but me."""
+        for node_id in [node_id for node_id in self._of if node_id not in members and node_id != self._own.node_id]:
+            self._drop(self._of.pop(node_id))
+
+    def but(self, known: Iterable[tuple[NodeId, int, int]]) -> list[Standing]:
+        """Those that are later than what the asker knows (node, incarnation, version)."""
+        theirs = {node_id: (incarnation, version) for node_id, incarnation, version in known}
+        return [each for each in self.all() if each.version and _order(each) > theirs.get(each.node_id, (0, 0))]
 
     def of(self, node_id: NodeId) -> Standing | None:
         return self._of.get(node_id)
@@ -96,6 +107,7 @@ class Standings:
         self._put(standing)
 
     def _put(self, standing: Standing) -> None:
+        self.changes += 1
         known = self._of.get(standing.node_id)
         if known is not None:
             self._drop(known)
@@ -107,6 +119,7 @@ class Standings:
             self._reading[origin].add(standing.node_id)
 
     def _drop(self, standing: Standing) -> None:
+        self.changes += 1
         self._items -= _size(standing)
         _remove(self._wanting, standing.wants, standing.node_id)
         _remove(self._reading, standing.reads, standing.node_id)

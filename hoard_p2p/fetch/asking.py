@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerUnavailable, StoreFailed, Unavailable
 from hoard_p2p.fetch.flight import Flight
+from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
 from hoard_p2p.fetch.sources import Favour, Source
@@ -164,12 +165,13 @@ class Questions:
         self, flight: Flight, batch: Sequence[Wanted], given: list[int], loop: asyncio.AbstractEventLoop
     ) -> Deliver:
         """For a thread: store a chunk, and land it; `given` are the indexes of those."""
+        landings = Landings(loop, flight.land)
 
         def deliver(index: int, data: memoryview) -> None:
             chunk = batch[index]
             landed = self._keep(flight.segment, chunk, data)
             given.append(index)
-            loop.call_soon_threadsafe(flight.land, chunk.chunk_id, landed)
+            landings.note(chunk.chunk_id, landed)
 
         return deliver
 

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from hoard_p2p.errors import ChunkUnavailable, HoardError
 from hoard_p2p.fetch.asking import Keeper, Lane, Questions
-from hoard_p2p.fetch.flight import MOMENT, Flight, shortened
+from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
 from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
+from hoard_p2p.fetch.pace import Pace
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
-from hoard_p2p.fetch.sources import Favour, Sources
+from hoard_p2p.fetch.sources import Favour, Source, Sources
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import PeerChunks, PeerSegments
@@ -113,6 +114,7 @@ class Fetcher:
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
+        self._pace = Pace()
 
     @property
     def received(self) -> int:
@@ -251,7 +253,7 @@ class Fetcher:
             while True:
                 await self._demand_lane(key, flight)
                 if flight.filling:
-                    await flight.stirred(MOMENT)
+                    await flight.stirred(LULL)
                     continue
                 await loop.run_in_executor(self._executor, self._keeper.ended, flight.segment, not flight.missing)
                 if not flight.waited() and not flight.filling:
@@ -277,7 +279,7 @@ class Fetcher:
             if flight.rest():
                 async for source in self._sources.fill(flight):
                     while not flight.rest() and flight.fills and flight.missing:
-                        await flight.stirred(MOMENT)  # the demand lane asks for what is left
+                        await flight.stirred(LULL)  # the demand lane asks for what is left
                     if not flight.rest():
                         break
                     await self._drain.drain(fill_of(flight, self._fill), source)
@@ -296,12 +298,9 @@ class Fetcher:
             if flight.waited() and not flight.due():  # all of it is being brought
                 await flight.stirred(MOMENT)
                 continue
-            async for source in self._sources.demand(flight):
-                if not flight.due():
-                    break
-                await self._drain.drain(demand_of(flight, self._demand), source)
+            await self._demand_round(flight)
             while flight.filling and flight.waited() and not flight.late():
-                await flight.stirred(MOMENT)  # it may bring what the others lack
+                await flight.stirred(LULL)  # it may bring what the others lack
             if flight.late() or not flight.waited():
                 continue
             if not flight.unreachable and not self._outlook().absent:
@@ -309,6 +308,42 @@ class Fetcher:
                 return
             await flight.pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _demand_round(self, flight: Flight) -> None:
+        """Ask each source in turn. One that has what is waited for, and is slow, goes on while the next one is asked
+        too; nobody is given up before all have answered."""
+        slow: set[asyncio.Task[None]] = set()
+        async for source in self._sources.demand(flight):
+            if not flight.due():
+                return
+            task = self._group.create_task(self._drained(flight, source))
+            task.add_done_callback(lambda _: flight.stir())
+            if source.mode is not None:
+                await task
+            elif not await self._keeps_pace(flight, task, source.peer.node_id):
+                slow.add(task)
+        while flight.due() and (slow := {task for task in slow if not task.done()}):
+            await flight.stirred(LULL)
+
+    async def _drained(self, flight: Flight, source: Source) -> None:
+        try:
+            await self._drain.drain(demand_of(flight, self._demand), source)
+        except HoardError as error:
+            log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
+        except Exception:  # the door of this task: a bug must not end the group, and the node with it
+            log.exception("asking %s for segment %d failed", source.peer.name, flight.segment.number)
+
+    async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", node: NodeId) -> bool:
+        """Wait for a source; false once it has brought nothing for longer than it usually takes."""
+        loop = asyncio.get_running_loop()
+        began, before = loop.time(), flight.landings
+        while not task.done():
+            await asyncio.wait({task}, timeout=self._pace.patience(node))
+            if flight.landings == before and not task.done():
+                return False
+            before = flight.landings
+        self._pace.took(node, loop.time() - began)
+        return True
 
     def _give_up(self, key: _Key, flight: Flight) -> None:
         """Everybody answered, and nobody has what is asked for."""

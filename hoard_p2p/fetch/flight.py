@@ -5,6 +5,7 @@ no chunk is asked for by both, but where the fill lane makes no progress. What e
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -29,7 +30,10 @@ BEGIN_SECONDS = 0.1
 """For so long a question of the fill lane counts as making progress though nothing came yet."""
 
 MOMENT = 0.05
-"""Seconds after which a lane that waits for the other looks again, if nothing stirred."""
+"""Seconds after which a lane looks again whether the other one still makes progress."""
+
+LULL = 0.5
+"""Seconds after which a lane looks again though nothing stirred; what it waits for stirs."""
 
 
 class Flight:
@@ -47,10 +51,9 @@ class Flight:
         self.filling = False
         """The fill lane is at work."""
         self.missing: dict[ChunkId, Wanted] = {}
-        self.unreachable = False
-        """Somebody did not answer in this round: another one may go better."""
-        self.unclear = False
-        """Somebody sent wrong bytes in this round, and so did not tell what else it has."""
+        # Somebody did not answer in this round, and another one may go better; or sent wrong bytes, and so did not tell
+        # what else it has.
+        self.unreachable = self.unclear = False
         self.begun = asyncio.Event()
         """What is missing is known."""
         self.fill_over = asyncio.Event()
@@ -68,7 +71,8 @@ class Flight:
         self._followers: list[Following] = []
         self._round: set[ChunkId] = set()
         self._stir = asyncio.Event()
-        self._demanded: frozenset[ChunkId] = frozenset()
+        self._demanded: Counter[ChunkId] = Counter()
+        self.landings = 0
         self._filled: frozenset[ChunkId] = frozenset()
         self._progress = float("-inf")
 
@@ -121,6 +125,7 @@ class Flight:
     # --- what arrives
 
     def land(self, chunk_id: ChunkId, landed: Landed) -> None:
+        self.landings += 1
         self.missing.pop(chunk_id, None)
         self._round.discard(chunk_id)  # who comes for it from now on has another round coming
         self._wanted.pop(chunk_id, None)
@@ -173,12 +178,13 @@ class Flight:
 
     @contextmanager
     def demanding(self, batch: Collection[Wanted]) -> Iterator[None]:
-        """The demand lane asks for these meanwhile."""
-        self._demanded = frozenset(chunk.chunk_id for chunk in batch)
+        """The demand lane asks for these meanwhile, perhaps two peers at a time."""
+        asked = Counter(chunk.chunk_id for chunk in batch)
+        self._demanded += asked
         try:
             yield
         finally:
-            self._demanded = frozenset()
+            self._demanded -= asked
             self._stir.set()
 
     @contextmanager
@@ -211,6 +217,10 @@ class Flight:
         named = [f"{peer}: {reason}" for peer, reason in list(self._tried.items())[:NAMED]]
         more = len(self._tried) - len(named)
         return "asked: " + ", ".join(named) + (f", and {more} more" if more else "")
+
+    def stir(self) -> None:
+        """Whoever waits in `stirred` looks again."""
+        self._stir.set()
 
     async def stirred(self, seconds: float) -> None:
         """Until something landed, a lane ended its question, or somebody came; at most `seconds`."""

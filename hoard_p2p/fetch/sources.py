@@ -17,7 +17,7 @@ from hoard_p2p.fetch.segment import Segment
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import AskMode, Residency
 from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.placement import rank
+from hoard_p2p.placement import candidates
 
 SHUN_SECONDS = 30.0
 LAST_RESORT = 8
@@ -136,7 +136,7 @@ class Sources:
     async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
         segment = flight.segment
         now, view, suspects = self._clock(), self._view(), self._suspects()
-        ranked = [peer for peer in rank(view.peers, segment.key) if peer.node_id != view.me]
+        ranked = [peer for peer in candidates(view.peers, segment.key) if peer.node_id != view.me]
         ranked.sort(key=lambda peer: peer.node_id in suspects)
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()

@@ -5,20 +5,19 @@ together. Its doors are `node.service` (peers) and `node.operations` (this machi
 import asyncio
 import logging
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import MAX_CATALOG
-from hoard_p2p.cluster.agent import ClusterAgent, Greeting
-from hoard_p2p.cluster.discovery import Advert
-from hoard_p2p.cluster.membership import IdConflict, Membership
+from hoard_p2p.cluster.agent import ClusterAgent
+from hoard_p2p.cluster.membership import IdConflict
 from hoard_p2p.config import DEFAULT_REPLICAS
-from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown, Unavailable
+from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour
 from hoard_p2p.ids import SnapshotId, short
@@ -34,17 +33,19 @@ from hoard_p2p.node.filling import Fills
 from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.leases import Leases
+from hoard_p2p.node.meeting import Told, WireQuestions, make_agent, own_record
 from hoard_p2p.node.mountkeep import MountKeep
-from hoard_p2p.node.names import DEFAULT_KEEP, Names
+from hoard_p2p.node.names import Names
 from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
-from hoard_p2p.node.registries import make_discoveries
+from hoard_p2p.node.registries import make_naming
 from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
+from hoard_p2p.node.roots import find_root
 from hoard_p2p.node.scrubbing import Scrubbing
 from hoard_p2p.peer import ClusterView, Peer
-from hoard_p2p.placement import homes, weight_of
+from hoard_p2p.placement import homes
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.bulk import BulkClient
 from hoard_p2p.transfer.wire import Announcement, Hello
@@ -105,7 +106,8 @@ class Node:
         self.leases = Leases()
         self.fills = Fills(self)
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
-        self.gossip = Gossip(self.names, self.control, self.executor)
+        self.gossip = Gossip(self.names, self.control, self.executor, self.store.node_id, self.others)
+        self.naming = make_naming(self.settings.discovery, self.names, self.executor, self.settings.cluster)
         self.agent = self._make_agent(port)
         self.known_origins = Origins(
             self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
@@ -117,7 +119,7 @@ class Node:
         self.catalogs = Catalogs(
             store=self.store,
             fetcher=self.fetcher,
-            get_root=self._root,
+            get_root=partial(find_root, self),
             place=self.keeper.place,
             group=self.group,
             executor=self.executor,
@@ -131,6 +133,7 @@ class Node:
             executor=self.executor,
             open_snapshot=self.open,
             full=lambda: self.writer.full,
+            near=self.fills.near,
         )
         self.completer = Completer(
             store=self.store,
@@ -144,30 +147,11 @@ class Node:
         self.repairing = Repairing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
-        settings, me = self.settings, self.store.node_id
-        peer = Peer(
-            node_id=me,
-            incarnation=self.store.start_number,
-            name=settings.name,
-            rack=settings.rack,
-            host=settings.host,
-            port=port,
-            weight=weight_of(self.store.capacity() or 1 << 30),
-        )
-        self.me = peer
-        advert = Advert(me, settings.cluster, settings.rack, settings.host, port, self.security.fingerprints)
-        draw = random.Random(os.urandom(8))
-        return ClusterAgent(
-            Membership(peer, sample=draw.sample, boot=self.boot),
-            make_discoveries(settings.discovery, advert, lambda: self.agent, draw),
-            self._say_hello,
-            cluster=settings.cluster,
-            clock=time.monotonic,
-            random=draw,
-            on_greeting=self.gossip.greeted,
-            on_conflict=self._conflict,
-            on_view=self._view_changed,
-        )
+        self.me = own_record(self.settings, self.store, port)
+        questions = WireQuestions(self.control, self.hello)
+        told = Told(self.gossip.greeted, self._view_changed, self._conflict)
+        prints = self.security.fingerprints
+        return make_agent(self.me, self.settings, questions, told, lambda: self.agent, boot=self.boot, prints=prints)
 
     async def blocking(self, work: Callable[..., T], *args: object) -> T:
         """Run `work` in the store's executor."""
@@ -213,51 +197,25 @@ class Node:
         record = self.names.snapshot(snapshot)
         return DEFAULT_REPLICAS if record is None else record.replicas
 
+    def others(self) -> tuple[Peer, ...]:
+        """The other nodes of the view."""
+        return self.agent.view().others
+
     def hello(self) -> Hello:
         snapshots, refs = self.names.digests()
         return Hello(self.me, self.settings.cluster, self.agent.view().others, snapshots, refs, self.boot)
 
-    async def _say_hello(self, host: str, port: int) -> Greeting:
-        return await self.control.hello(host, port, me=self.hello())
-
     async def ask_names(self) -> None:
         """Learn what peers know of snapshots and refs, now."""
-        await self.gossip.ask_all(self.agent)
+        await self.gossip.ask_some()
 
     async def announce(self, announcement: Announcement) -> None:
-        await self.gossip.announce(self.agent, announcement)
+        await self.gossip.announce(announcement)
 
     async def say_goodbye(self) -> None:
         await self.gossip.say_goodbye(self.agent, self.me)
 
     # --- snapshots and chunks
-
-    async def _root(self, snapshot: SnapshotId) -> bytes:
-        root = await self.blocking(self.names.root, snapshot)
-        if root is not None:
-            return root
-        await self.settled()
-        found: list[bytes] = []
-
-        async def ask(peer: Peer) -> None:
-            try:
-                answer = await self.control.root(peer, snapshot)
-            except Unavailable:
-                return
-            if answer is not None:
-                found.append(answer)
-
-        await self.gossip.each_peer(self.agent, ask)
-        record = self.names.snapshot(snapshot)
-        if not found or (record is not None and record.removed):
-            raise SnapshotUnknown(f"no snapshot {snapshot.hex()} is known here or at a peer; hoard ls lists them")
-        await self.blocking(self.names.add_snapshot, found[0], self._hearsay(snapshot))
-        return found[0]
-
-    @staticmethod
-    def _hearsay(snapshot: SnapshotId) -> SnapshotRecord:
-        """The record of a snapshot of which only the root is known: the oldest there can be, so that any other wins."""
-        return SnapshotRecord(snapshot, 1, 1, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
 
     async def resolve(self, text: str) -> SnapshotId:
         """The snapshot that a user means, asking peers before giving up. Raises SnapshotUnknown, SnapshotAmbiguous."""

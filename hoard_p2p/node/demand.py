@@ -39,8 +39,11 @@ class Demand:
         executor: Executor,
         open_snapshot: Callable[[SnapshotId], Awaitable[OpenSnapshot]],
         full: Callable[[], bool],
+        near: Callable[[SnapshotId, int], None] = lambda _snapshot, _segment: None,
     ) -> None:
-        """`full`: whether nothing can be stored now; then nothing is fetched but what is waited for."""
+        """`full`: whether nothing can be stored now; then nothing is fetched but what is waited for. `near` is told
+        where readers are."""
+        self._near = near
         self._full = full
         self._store = store
         self._fetcher = fetcher
@@ -116,6 +119,7 @@ class Demand:
 
     def _fetch_ahead(self, opened: OpenSnapshot, number: int, run: int) -> None:
         catalog = opened.catalog
+        self._near(opened.id, number)
         span = Span(catalog.segments, lambda segment: min(catalog.segment_size(segment), MAX_SEGMENT))
         for segment in self._ahead.at(opened.id, number, run, span):
             self._fetcher.ahead(self.segment(opened, segment), partial(self._ahead.ended, opened.id, segment))

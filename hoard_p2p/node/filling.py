@@ -33,6 +33,9 @@ SEGMENT_SECONDS = 120.0
 COUNT_SECONDS = 1.0
 """What has landed is looked for in the index so often: it gets there in groups."""
 
+NEAR = 3
+"""Segments behind a reader that are filled before the others."""
+
 EXPECTED_SECONDS = 120.0
 """From the opening of a snapshot for a mount until that has attached, at most."""
 
@@ -63,6 +66,8 @@ class Fills:
         self._expected: dict[SnapshotId, float] = {}
         self._background: dict[SnapshotId, asyncio.Task[None]] = {}
         self._brought: dict[SnapshotId, set[int]] = {}
+        self._windows: dict[SnapshotId, list[Window]] = {}
+        self._near: dict[SnapshotId, int] = {}
         self.running: dict[SnapshotId, Fill] = {}
         """Background fills, for status."""
 
@@ -159,7 +164,7 @@ class Fills:
         if order:
             await sleep_while(lambda: node.courses.unsettled(opened.id))
         window = Window(order, lambda number: min(catalog.segment_size(number), MAX_SEGMENT))
-        async with self._counting(opened, fill, told), asyncio.TaskGroup() as group:
+        async with self._hastened(opened.id, window), self._counting(opened, fill, told), asyncio.TaskGroup() as group:
             stirred = asyncio.Event()
             while not window.over:
                 for number in window.take():
@@ -197,6 +202,28 @@ class Fills:
             return "there is no room for them here"
         tried = self._node.fetcher.last_tried(segment)
         return f"{missing} chunks of segment {segment.number} are nowhere" + (f" ({tried})" if tried else "")
+
+    def near(self, snapshot: SnapshotId, segment: int) -> None:
+        """A reader is at this segment: what lies behind it is filled next."""
+        windows = self._windows.get(snapshot)
+        if windows and self._near.get(snapshot) != segment:
+            self._near[snapshot] = segment
+            for number in range(segment + NEAR, segment, -1):
+                for window in windows:
+                    window.hasten(number)
+
+    @asynccontextmanager
+    async def _hastened(self, snapshot: SnapshotId, window: Window) -> AsyncIterator[None]:
+        """Readers hasten the window meanwhile."""
+        windows = self._windows.setdefault(snapshot, [])
+        windows.append(window)
+        try:
+            yield
+        finally:
+            windows.remove(window)
+            if not windows:
+                self._windows.pop(snapshot, None)
+                self._near.pop(snapshot, None)
 
     # --- counting
 

@@ -97,7 +97,8 @@ async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
         async with PeerControl(security) as control, asyncio.TaskGroup() as group:
             node = Node(NodeParts(settings, store, control, group, stop, security=security), listener.getsockname()[1])
             limits = Limits(send_rate=settings.peer_limit)
-            await _run(node, make_server(NodeService(node), limits=limits, security=security), listener, report)
+            server = make_server(NodeService(node), limits=limits, security=security)
+            await _run(node, server, listener, report)
     except* _Stop:
         log.info("the node stops")
     finally:
@@ -117,6 +118,7 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             local.run,
             node.agent.run,
             node.gossip.run,
+            node.naming.run,
             node.known_origins.run,
             node.mounts.run,
             node.retention.run,

@@ -9,13 +9,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import BadRequest, Corrupt, Refused, SnapshotUnknown
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.node.merging import Refs, Snapshots, is_living, newer_ref, newer_snapshot, tombstone
+from hoard_p2p.node.names_buckets import Buckets
+from hoard_p2p.node.names_draft import Draft, Refusals
 from hoard_p2p.node.names_wire import (
     Record,
     label,
@@ -48,32 +50,6 @@ BATCH = 256
 TOUCH_NS = 3600 * 1_000_000_000
 
 
-@dataclass(slots=True)
-class _Draft:
-    """What will be known after a change; private copies."""
-
-    snapshots: dict[SnapshotId, SnapshotRecord]
-    refs: dict[str, RefRecord]
-    snapshots_changed: bool = False
-    refs_changed: bool = False
-
-
-@dataclass(slots=True)
-class _Refusals:
-    """Counts what a peer told and we do not take, so that one warning tells of all."""
-
-    count: int = 0
-    first: str = ""
-
-    def add(self, error: Exception) -> None:
-        self.count += 1
-        self.first = self.first or label(str(error))[:200]
-
-    def warn(self, sender: str) -> None:
-        if self.count:
-            log.warning("%s told %d records that are left out; the first: %s", label(sender), self.count, self.first)
-
-
 class Names:
     """Snapshots and refs of one node. Thread-safe."""
 
@@ -101,6 +77,10 @@ class Names:
         """The living ref of this full name."""
         ref = self._refs.records.get(name)
         return None if ref is None or ref.snapshot is None else ref
+
+    def all_refs(self) -> list[RefRecord]:
+        """By name, those that were removed too."""
+        return self._refs.told
 
     def names_of(self, snapshot: SnapshotId) -> list[str]:
         return [ref.name for ref in self.refs() if ref.snapshot == snapshot]
@@ -135,11 +115,11 @@ class Names:
     # --- writing: blocking
 
     @contextmanager
-    def _writing(self) -> Iterator[_Draft]:
+    def _writing(self) -> Iterator[Draft]:
         """A change: the store is written first, then all of it becomes known at once, also the part that was written
         before a failure."""
         with self._lock:
-            draft = _Draft(dict(self._snapshots.records), dict(self._refs.records))
+            draft = Draft(dict(self._snapshots.records), dict(self._refs.records))
             try:
                 yield draft
             finally:
@@ -223,7 +203,7 @@ class Names:
             self.removals += 1
             return True
 
-    def _merge(self, draft: _Draft, told: SnapshotRecord, get_root: Callable[[], bytes]) -> bool:
+    def _merge(self, draft: Draft, told: SnapshotRecord, get_root: Callable[[], bytes]) -> bool:
         """Take a record if it is new. `get_root` gives the root where one is to be kept, and may raise."""
         known = draft.snapshots.get(told.id)
         merged = newer_snapshot(known, told)
@@ -241,7 +221,7 @@ class Names:
         self._clock = max(self._clock, merged.pin_stamp, merged.replicas_stamp)
         return True
 
-    def _keep_snapshot(self, draft: _Draft, record: SnapshotRecord) -> None:
+    def _keep_snapshot(self, draft: Draft, record: SnapshotRecord) -> None:
         self._store.show_snapshot(record.id, record)
         draft.snapshots[record.id] = record
         draft.snapshots_changed = True
@@ -256,50 +236,64 @@ class Names:
                 raise Refused(f"{snapshot.hex()} is named {', '.join(names)}; hoard untag them first, or use --force")
             record = self._living(draft, snapshot)
             for name in names:
-                self._set_ref(draft, name, None)
+                self._keep_ref(draft, self._changed_ref(draft, name, None))
             removed = max(self._wall_ns(), record.created + 1)
             self._merge(draft, replace(record, removed=removed), bytes)
         return names
 
     def tag(self, snapshot: SnapshotId, text: str, *, move: bool) -> RefRecord:
         """Name a snapshot. Raises BadRequest, SnapshotUnknown, and Refused if the name is another's unless `move`."""
-        name = new_ref_name(text)
         with self._writing() as draft:
-            self._living(draft, snapshot)
-            known = draft.refs.get(name)
-            if known is not None and known.snapshot == snapshot:
-                return known
-            if known is not None and known.snapshot is not None and not move:
-                raise Refused(f"{name} names {known.snapshot.hex()} already; use --move to change it")
-            return self._set_ref(draft, name, snapshot)
+            return self._keep_ref(draft, self._tagged(draft, snapshot, text, move=move))
 
     def untag(self, text: str) -> RefRecord:
         """Remove a name. Raises SnapshotUnknown if there is none such."""
-        name = ref_name(text)
         with self._writing() as draft:
-            known = draft.refs.get(name)
-            if known is None or known.snapshot is None:
-                raise SnapshotUnknown(f"no ref is named {name}; hoard refs lists them")
-            return self._set_ref(draft, name, None)
+            return self._keep_ref(draft, self._untagged(draft, text))
+
+    def planned_tag(self, snapshot: SnapshotId, text: str, *, move: bool) -> RefRecord:
+        """What `tag` would keep."""
+        with self._writing() as draft:
+            return self._tagged(draft, snapshot, text, move=move)
+
+    def planned_untag(self, text: str) -> RefRecord:
+        """What `untag` would keep."""
+        with self._writing() as draft:
+            return self._untagged(draft, text)
+
+    def _tagged(self, draft: Draft, snapshot: SnapshotId, text: str, *, move: bool) -> RefRecord:
+        name = new_ref_name(text)
+        self._living(draft, snapshot)
+        known = draft.refs.get(name)
+        if known is not None and known.snapshot == snapshot:
+            return known
+        if known is not None and known.snapshot is not None and not move:
+            raise Refused(f"{name} names {known.snapshot.hex()} already; use --move to change it")
+        return self._changed_ref(draft, name, snapshot)
+
+    def _untagged(self, draft: Draft, text: str) -> RefRecord:
+        name = ref_name(text)
+        known = draft.refs.get(name)
+        if known is None or known.snapshot is None:
+            raise SnapshotUnknown(f"no ref is named {name}; hoard refs lists them")
+        return self._changed_ref(draft, name, None)
 
     @staticmethod
-    def _living(draft: _Draft, snapshot: SnapshotId) -> SnapshotRecord:
+    def _living(draft: Draft, snapshot: SnapshotId) -> SnapshotRecord:
         record = draft.snapshots.get(snapshot)
         if record is None or not is_living(record):
             raise SnapshotUnknown(f"no snapshot {snapshot.hex()} is known here")
         return record
 
-    def _shown(self, draft: _Draft, snapshot: SnapshotId) -> SnapshotRecord:
+    def _shown(self, draft: Draft, snapshot: SnapshotId) -> SnapshotRecord:
         known = self._living(draft, snapshot)
         if not known.shown:
             raise SnapshotUnknown(f"snapshot {snapshot.hex()} is not published yet")
         return known
 
-    def _set_ref(self, draft: _Draft, name: str, snapshot: SnapshotId | None) -> RefRecord:
+    def _changed_ref(self, draft: Draft, name: str, snapshot: SnapshotId | None) -> RefRecord:
         told = RefRecord(name, snapshot, self._next_stamp())
-        merged = newer_ref(draft.refs.get(name), told) or told
-        self._keep_ref(draft, merged)
-        return merged
+        return newer_ref(draft.refs.get(name), told) or told
 
     def _next_stamp(self) -> Stamp:
         wall, last = self._wall_ns() // 1_000_000, self._clock
@@ -309,11 +303,14 @@ class Names:
             return Stamp(last.wall_ms, last.counter + 1, self._me)
         return Stamp(last.wall_ms + 1, 0, self._me)
 
-    def _keep_ref(self, draft: _Draft, ref: RefRecord) -> None:
+    def _keep_ref(self, draft: Draft, ref: RefRecord) -> RefRecord:
+        if draft.refs.get(ref.name) == ref:
+            return ref
         self._store.put_ref(ref)
         draft.refs[ref.name] = ref
         draft.refs_changed = True
         self._clock = max(self._clock, ref.stamp)
+        return ref
 
     # --- exchange with peers
 
@@ -330,6 +327,18 @@ class Names:
         told = [] if record is None else Snapshots({snapshot: record}).told
         return self._told(told[0]) if told else None
 
+    def snapshot_parts(self) -> Buckets[SnapshotRecord]:
+        """Blocking. What peers are told of snapshots, in parts."""
+        return self._snapshots.buckets
+
+    def ref_parts(self) -> Buckets[RefRecord]:
+        """Blocking. What peers are told of refs, in parts."""
+        return self._refs.buckets
+
+    def told(self, record: SnapshotRecord | RefRecord) -> Record | None:
+        """Blocking. One of the parts as peers are told it; None if it went meanwhile."""
+        return ref_json(record) if isinstance(record, RefRecord) else self._told(record)
+
     def _told(self, record: SnapshotRecord) -> Record | None:
         root = b"" if record.removed else self._store.root(record.id)
         return None if root is None else snapshot_json(record, root)  # None: it was removed just now
@@ -338,7 +347,7 @@ class Names:
         """Blocking. Take what is newer; how many were. A record that is malformed or ahead of time is left out."""
         latest = self._wall_ns() // 1_000_000 + CLOCK_AHEAD * 1000
 
-        def take(draft: _Draft, record: Record) -> bool:
+        def take(draft: Draft, record: Record) -> bool:
             told = parse_ref(record, latest)
             merged = newer_ref(draft.refs.get(told.name), told)
             if merged is None or self._is_full(draft.refs, told.name):
@@ -353,7 +362,7 @@ class Names:
         root is none or another's, is left out."""
         latest = self._wall_ns() + CLOCK_AHEAD * 1_000_000_000
 
-        def take(draft: _Draft, record: Record) -> bool:
+        def take(draft: Draft, record: Record) -> bool:
             told = parse_snapshot(record, latest)
             if self._is_full(draft.snapshots, told.id):
                 return False
@@ -364,9 +373,9 @@ class Names:
 
         return self._take_all(records, sender, take)
 
-    def _take_all(self, records: Sequence[Record], sender: str, take: Callable[[_Draft, Record], bool]) -> int:
+    def _take_all(self, records: Sequence[Record], sender: str, take: Callable[[Draft, Record], bool]) -> int:
         """Batch by batch, so that local work is not kept waiting by long lists."""
-        changed, refused, left = 0, _Refusals(), iter(records)
+        changed, refused, left = 0, Refusals(), iter(records)
         while batch := list(islice(left, BATCH)):
             with self._writing() as draft:
                 for record in batch:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import BadRequest, StoreFailed
@@ -11,6 +11,7 @@ from hoard_p2p.ids import SnapshotId, parse_snapshot_id, short
 from hoard_p2p.interfaces import Place
 from hoard_p2p.node import (
     framing,
+    origin_operations,
     repair_operations,
     retention_operations,
     room_operations,
@@ -24,6 +25,7 @@ from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status, peers_body, snapshot_body
 from hoard_p2p.node.through import pid_namespace
+from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.storage.records import RefRecord
 from hoard_p2p.transfer.wire import Announcement
 
@@ -140,9 +142,22 @@ def _ref_body(node: Node, ref: RefRecord) -> Body:
         "snapshot": None if ref.snapshot is None else ref.snapshot.hex(),
         "when": ref.stamp.wall_ms,
         "node": ref.stamp.node.hex(),
-        "node_name": next((peer.name for peer in known if peer.node_id == ref.stamp.node), ""),
+        "node_name": _name_of(known, ref.stamp.node),
         "history": [value.snapshot.hex() for value in ref.history],
+        "past": [
+            {
+                "snapshot": value.snapshot.hex(),
+                "when": value.stamp.wall_ms,
+                "node": value.stamp.node.hex(),
+                "node_name": _name_of(known, value.stamp.node),
+            }
+            for value in ref.history
+        ],
     }
+
+
+def _name_of(known: Sequence[Peer], node_id: NodeId) -> str:
+    return next((peer.name for peer in known if peer.node_id == node_id), "")
 
 
 async def _refs(node: Node, request: LocalRequest) -> LocalReply:
@@ -168,14 +183,14 @@ async def _tag(node: Node, request: LocalRequest) -> LocalReply:
     snapshot = await node.resolve(text_of(args, "snapshot"))
     await node.open(snapshot)
     name, move = text_of(args, "name"), args.get("move") is True
-    ref = await node.blocking(lambda: node.names.tag(snapshot, name, move=move))
+    ref = await node.naming.tag(snapshot, name, move=move)
     await _announce_ref(node, ref)
     return LocalReply({"name": ref.name, "snapshot": snapshot.hex()})
 
 
 async def _untag(node: Node, request: LocalRequest) -> LocalReply:
     await node.ask_names()
-    ref = await node.blocking(node.names.untag, text_of(request.args, "name"))
+    ref = await node.naming.untag(text_of(request.args, "name"))
     await _announce_ref(node, ref)
     return LocalReply({"name": ref.name})
 
@@ -196,6 +211,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "tag": _tag,
     "untag": _untag,
     **repair_operations.OPERATIONS,
+    **origin_operations.OPERATIONS,
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,

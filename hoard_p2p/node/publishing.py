@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import DEFAULT_REPLICAS, Json
-from hoard_p2p.errors import BadRequest, Refused, StoreFailed, Unavailable
+from hoard_p2p.errors import BadRequest, HoardError, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.descriptors import explained
@@ -126,8 +126,8 @@ async def _show(node: Node, wish: _Wish, snapshot: SnapshotId, taken: Taken, rep
     named = None if wish.name is None else node.names.ref(wish.name)
     refused = await _name(node, snapshot, wish.name)
     await _tell(node, snapshot)
-    if refused:
-        raise Refused(refused)
+    if refused is not None:
+        raise refused
     if named is not None and named.snapshot == snapshot:
         await report({"note": f"{wish.name} names it already"})
     totals = taken.summary.pop("totals")
@@ -195,15 +195,18 @@ async def _warn_of_taken_name(node: Node, name: str | None, report: Report) -> N
         await report({"note": note})
 
 
-async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> str:
-    """Tag the snapshot; the reason if the name is taken: what was published stays."""
+async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> HoardError | None:
+    """Tag the snapshot; the reason if that cannot be: what was published stays."""
     if name is None:
-        return ""
+        return None
+    command = f"hoard tag {snapshot.hex()[:12]} {name}"
     try:
-        await node.blocking(lambda: node.names.tag(snapshot, name, move=False))
+        await node.naming.tag(snapshot, name, move=False)
     except Refused as error:
-        return f"published {snapshot.hex()}, but {error}: hoard tag {snapshot.hex()[:12]} {name} --move"
-    return ""
+        return Refused(f"published {snapshot.hex()}, but {error}: {command} --move")
+    except Unavailable as error:
+        return Unavailable(f"published {snapshot.hex()}, but {error}; later: {command}")
+    return None
 
 
 async def _tell(node: Node, snapshot: SnapshotId) -> None:

@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from random import Random
 
 from hoard_p2p.cluster.agent import ClusterAgent
 from hoard_p2p.cluster.discovery import Advert, Discovery, parse_discovery
 from hoard_p2p.cluster.etcd import EtcdDiscovery
 from hoard_p2p.errors import BadRequest
+from hoard_p2p.node.names import Names
+from hoard_p2p.node.naming import EtcdNaming, LocalNaming, Naming
 from hoard_p2p.registry import RegistryAddress, parse_registry
 from hoard_p2p.transfer.etcd import EtcdClient
 
@@ -18,6 +21,16 @@ def registry_of(texts: Sequence[str]) -> RegistryAddress | None:
     if len(found) > 1:
         raise BadRequest("two discoveries by etcd; write the members of one etcd as etcd:HOST:PORT,HOST:PORT")
     return found[0] if found else None
+
+
+def make_naming(texts: Sequence[str], names: Names, executor: Executor, cluster: str) -> Naming:
+    """Names are in etcd, if one is used. Raises BadRequest."""
+    address = registry_of(texts)
+    return (
+        LocalNaming(names, executor)
+        if address is None
+        else EtcdNaming(names, executor, lambda: EtcdClient(address), cluster)
+    )
 
 
 def make_discoveries(

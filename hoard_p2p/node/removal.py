@@ -90,7 +90,8 @@ async def remove(node: "Node", snapshot: SnapshotId, *, force: bool) -> list[str
     """Remove a snapshot from the cluster; the names it had. Raises as `check_unused`, which `force` leaves out."""
     if not force:
         await check_unused(node, snapshot)
-    names = await node.retention.thread(lambda: node.names.remove(snapshot, force=force))
+    names = await node.naming.release(snapshot) if force else []
+    names += await node.retention.thread(lambda: node.names.remove(snapshot, force=force))
     node.retention.soon()
     told = await node.retention.thread(node.names.snapshot_record, snapshot)
     refs = tuple(record for record in node.names.ref_records() if record["name"] in names)

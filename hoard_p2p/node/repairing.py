@@ -7,6 +7,7 @@ starts again looks at everything.
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -20,11 +21,11 @@ from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.pulling import SegmentPull
 from hoard_p2p.node.residencies import ask_residencies
-from hoard_p2p.node.sharing import Placed, Sharing
+from hoard_p2p.node.sharing import Sharing
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import Row
 from hoard_p2p.repair.patience import Pace, Patience
-from hoard_p2p.repair.planner import Here, Plan, Pull, plan
+from hoard_p2p.repair.planner import Here, Plan, Pull, keeps_its_share, plan
 from hoard_p2p.storage.records import SnapshotRecord
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK = 2.0
-LOOK_AGAIN = 300.0
-"""All snapshots are looked at again then, though nothing is known to have changed."""
+AT_ONCE = 0.0
+LOOK_AGAIN, EACH_AGAIN = 300.0, 5.0
+"""A snapshot is looked at again after so long, or so many times the number of snapshots, though nothing is known to
+have changed: what others hold is asked for then, at most `ASKED_PEERS` questions each time."""
 TRY_AGAIN = 30.0
 """What could not be had, or not be asked about."""
 SNAPSHOTS_AT_ONCE = 32
@@ -65,7 +68,9 @@ class Repairing:
         self._sharing = Sharing(node.executor)
         self._due: dict[SnapshotId, float] = {}
         """Snapshots to look at, and from when on."""
-        self._seen: tuple[object, ...] = ()
+        self._peers: tuple[tuple[NodeId, str, int], ...] = ()
+        self._digest = b""
+        self._replicas: dict[SnapshotId, int] = {}
         self._full_until = 0.0
         self.paused = False
         """Set while this node drains: it copies nothing any more."""
@@ -83,7 +88,7 @@ class Repairing:
 
     def look_at(self, snapshot: SnapshotId) -> None:
         """Something about the snapshot changed."""
-        self._due[snapshot] = 0.0
+        self._due[snapshot] = AT_ONCE
 
     def short_of(self, snapshot: SnapshotId) -> int:
         """Bytes of which this node should hold a copy and does not, by its last look."""
@@ -119,14 +124,14 @@ class Repairing:
         if self.paused:
             return
         await self._node.settled()
-        self._note_changes()
+        await self._note_changes()
         now = time.monotonic()
         due = [snapshot for snapshot, when in self._due.items() if when <= now]
         self._working = bool(due)
         try:
             for at in range(0, len(due), SNAPSHOTS_AT_ONCE):
                 await self._look_at(due[at : at + SNAPSHOTS_AT_ONCE])
-                if self.paused or self._note_changes():
+                if self.paused or await self._note_changes():
                     return
         finally:
             self._working = False
@@ -135,28 +140,32 @@ class Repairing:
         """With those that have not been away for long."""
         return self._patience.view(time.monotonic()) or self._node.agent.view()
 
-    def _note_changes(self) -> bool:
-        """Whether who has shares, or what is kept how often, changed: then all is to be looked at."""
-        records = self._node.names.snapshots()
+    async def _note_changes(self) -> bool:
+        """Whether who has shares changed: then all is to be looked at. Else what is new, or kept in other numbers."""
         peers = tuple((peer.node_id, peer.rack, peer.weight) for peer in self.view().peers)
-        seen = (peers, tuple((record.id, record.replicas) for record in records))
-        changed = seen != self._seen
-        if changed:
-            self._seen = seen
-            living = {record.id for record in records}
-            self._due = dict.fromkeys((record.id for record in records), 0.0)
-            self._short = {snapshot: size for snapshot, size in self._short.items() if snapshot in living}
-        return changed
+        digest, _ = self._node.names.digests()
+        if (peers, digest) == (self._peers, self._digest):
+            return False
+        records = await self._node.blocking(self._node.names.snapshots)
+        replicas = {record.id: record.replicas for record in records}
+        moved = peers != self._peers
+        changed = [one for one, count in replicas.items() if moved or self._replicas.get(one) != count]
+        self._due = {one: when for one, when in self._due.items() if one in replicas} | dict.fromkeys(changed, AT_ONCE)
+        self._short = {one: size for one, size in self._short.items() if one in replicas}
+        self._peers, self._digest, self._replicas = peers, digest, replicas
+        return moved
 
     async def _look_at(self, snapshots: Sequence[SnapshotId]) -> None:
         view, jobs = self.view(), list[_Job]()
         for snapshot in snapshots:
-            self._due[snapshot] = time.monotonic() + LOOK_AGAIN
+            hurried = self._due.get(snapshot) == AT_ONCE
+            again = max(LOOK_AGAIN, EACH_AGAIN * len(self._due))
+            self._due[snapshot] = time.monotonic() + again * (0.5 + random.random())
             record = self._node.names.snapshot(snapshot)
             if record is None or record.removed or not self._wanted(record):
                 continue
             try:
-                jobs += await self._plan(view, record)
+                jobs += await self._plan(view, record, hurried=hurried)
             except HoardError as error:
                 log.info("copies of %s are not looked after now: %s", short(snapshot), error)
                 self._due[snapshot] = time.monotonic() + TRY_AGAIN
@@ -170,8 +179,9 @@ class Repairing:
 
     # --- planning
 
-    async def _plan(self, view: ClusterView, record: SnapshotRecord) -> list[_Job]:
-        """What to copy; holds are moved already. Raises HoardError."""
+    async def _plan(self, view: ClusterView, record: SnapshotRecord, *, hurried: bool) -> list[_Job]:
+        """What to copy; holds are moved already. `hurried`: nobody is asked if this node keeps exactly what it is home
+        of (whether it has to stand in for a home without room is seen the next time). Raises HoardError."""
         node, me = self._node, self._node.me.node_id
         opened = await node.open(record.id)
         replicas = min(record.replicas, len(view.peers))
@@ -179,7 +189,10 @@ class Repairing:
         held = await node.blocking(node.store.holds, record.id)
         here = await node.blocking(node.held.residency, record.id, opened.catalog)
         orders = await node.blocking(placed.of, me, held)
-        others = await self._others(view, placed, orders, here)
+        if hurried and keeps_its_share(me, orders, replicas, Here(Bits(here), frozenset(held))):
+            self._short.pop(record.id, None)
+            return []
+        others = await self._others(view, orders, here)
         known = Here(Bits(here), frozenset(held), self.full)
         full = {node for node, told in others.items() if told.full}
         todo = await node.blocking(lambda: plan(me, orders, replicas, known, others, full=full))
@@ -197,9 +210,7 @@ class Repairing:
             )  # fmt: skip
         return [_Job(opened, pull, size(pull.segment)) for pull in todo.pulls]
 
-    async def _others(
-        self, view: ClusterView, placed: Placed, orders: dict[int, Row], here: Residency
-    ) -> dict[NodeId, Residency]:
+    async def _others(self, view: ClusterView, orders: dict[int, Row], here: Residency) -> dict[NodeId, Residency]:
         """What peers hold: all of them in a small cluster, in a large one those that share segments with this node."""
         peers = await self._node.blocking(whom_to_ask, view, orders, Bits(here))
         told = await ask_residencies(self._node.control, peers, here.snapshot, seconds=ASK_SECONDS)

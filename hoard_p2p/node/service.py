@@ -11,16 +11,19 @@ from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
+from hoard_p2p.node.meeting import answer_probe, unknown_standings
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
 from hoard_p2p.node.removal import uses_here
 from hoard_p2p.node.status import public_status
-from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.peer import NodeId, Peer, Standing
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,15 @@ class NodeService:
     def greeted(self, caller: Hello) -> None:
         self._node.agent.greeted(caller)
 
+    def probed(self, caller: ProbeMessage) -> ProbeMessage:
+        return answer_probe(self._node.agent, self._node.hello(), caller)
+
+    async def probe_for(self, node: NodeId) -> bool:
+        return await self._node.agent.probe_for(node)
+
+    def standings(self, known: Sequence[KnownStanding]) -> list[Standing]:
+        return unknown_standings(self._node.agent, known)
+
     def status(self) -> Json:
         return public_status(self._node)
 
@@ -68,6 +80,13 @@ class NodeService:
 
     async def refs(self) -> Sequence[Record]:
         return await self._node.blocking(self._node.names.ref_records)
+
+    async def compare(self, comparison: Comparison) -> Differences:
+        self._node.gossip.compared(comparison)
+        return await self._node.blocking(self._node.gossip.exchange.compare, comparison)
+
+    async def supply(self, lack: Lack) -> Supply:
+        return await self._node.blocking(self._node.gossip.exchange.supply, lack)
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         return await self._node.residency(snapshot)
@@ -163,8 +182,13 @@ class NodeService:
         return await self._node.retention.evictions.vouch(request.snapshot, request.segments)
 
     async def announce(self, announcement: Announcement) -> None:
-        await self._node.blocking(self._node.names.merge_snapshots, announcement.snapshots, "an announcement")
-        await self._node.blocking(self._node.names.merge_refs, announcement.refs, "an announcement")
+        node = self._node
+        teller = node.agent.view().by_id.get(NodeId(announcement.node))
+        sender = f"{teller.name} ({teller.url})" if teller is not None else "an announcement of a node not in the view"
+        new = await node.blocking(node.names.merge_snapshots, announcement.snapshots, sender)
+        new += await node.blocking(node.names.merge_refs, announcement.refs, sender)
+        if new:
+            node.gossip.heard(announcement)
 
     async def left(self, node: NodeId, incarnation: int) -> None:
         self._node.agent.left(node, incarnation)

@@ -19,6 +19,7 @@ from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.mountkeep import Kept
+from hoard_p2p.node.origin_operations import origins_body
 from hoard_p2p.node.removal import expires
 from hoard_p2p.node.room_operations import room_body
 from hoard_p2p.peer import Peer, is_wildcard
@@ -177,7 +178,7 @@ async def full_status(node: Node) -> Body:
             "quarantined": node.counters.quarantined,
         },
         "scrub": await node.scrubbing.body(),
-        "origins": node.known_origins.body(lambda origin: len(node.agent.reading(origin))),
+        "origins": origins_body(node),
         "mounts": mounts_body(node),
     }
 

@@ -100,6 +100,15 @@ def plan(
     return Plan(tuple(pulls), tuple(hold), tuple(release), tuple(nowhere))
 
 
+def keeps_its_share(me: NodeId, orders: Orders, replicas: int, here: Here) -> bool:
+    """Whether `me` has whole, and holds, all that it is home of, and holds nothing else: then it has nothing to do as
+    long as homes have room."""
+    return all(
+        (segment in here.whole and segment in here.held) if me in order[:replicas] else segment not in here.held
+        for segment, order in orders.items()
+    )
+
+
 def sources(order: Sequence[NodeId], holders: Iterable[NodeId], segment: int) -> tuple[NodeId, ...]:
     """Holders in the segment's order; the others behind them, each first for some segments."""
     has = set(holders)

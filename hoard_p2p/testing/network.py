@@ -17,12 +17,14 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
 from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
-from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.peer import News, NodeId, Peer, Standing
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import NO_NEWS, KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
 
 Wanted: TypeAlias = Sequence[tuple[ChunkId, int]]
 Deliver: TypeAlias = Callable[[int, memoryview], None]
@@ -59,7 +61,14 @@ class FileService:
     callers: list[Hello] = field(default_factory=list)
     adopted: list[AdoptRequest] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
+    digests: tuple[bytes, bytes] = (b"", b"")
+    compared: list[Comparison] = field(default_factory=list)
+    lacked: list[Lack] = field(default_factory=list)
     gone: list[tuple[NodeId, int]] = field(default_factory=list)
+    probes: list[ProbeMessage] = field(default_factory=list)
+    news: News = NO_NEWS
+    reachable: frozenset[NodeId] = frozenset()
+    stood: list[Standing] = field(default_factory=list)
     unstored: dict[ChunkId, bytes] = field(default_factory=dict)
     feed_end: FeedEnd = NOBODY
     asks: list[tuple[SegmentAsk, float]] = field(default_factory=list)
@@ -87,6 +96,16 @@ class FileService:
     def greeted(self, caller: Hello) -> None:
         self.callers.append(caller)
 
+    def probed(self, caller: ProbeMessage) -> ProbeMessage:
+        self.probes.append(caller)
+        return ProbeMessage(self.hello(), self.news)
+
+    async def probe_for(self, node: NodeId) -> bool:
+        return node in self.reachable
+
+    def standings(self, known: Sequence[KnownStanding]) -> Sequence[Standing]:
+        return [each for each in self.stood if each.node_id not in {one.node_id for one in known}]
+
     def status(self) -> Json:
         return {"node": self.me.name}
 
@@ -101,6 +120,15 @@ class FileService:
 
     async def refs(self) -> Sequence[Record]:
         return self.ref_records
+
+    async def compare(self, comparison: Comparison) -> Differences:
+        self.compared.append(comparison)
+        return Differences(self.digests[0], self.digests[1])
+
+    async def supply(self, lack: Lack) -> Supply:
+        self.lacked.append(lack)
+        told = self.snapshot_records if lack.kind is Kind.SNAPSHOTS else self.ref_records
+        return Supply(tuple(told[lack.skip :]), more=False)
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:
         return self.residencies.get(snapshot)

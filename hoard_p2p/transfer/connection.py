@@ -8,7 +8,7 @@ from hoard_p2p.errors import HoardError
 from hoard_p2p.peer import NodeId
 from hoard_p2p.transfer import sessions
 from hoard_p2p.transfer.keys import OPEN, KeyRing, Security
-from hoard_p2p.transfer.sessions import Grant, Offer, Session, Unproven
+from hoard_p2p.transfer.sessions import STAY_OUT, Grant, Offer, Session, Unproven, refusal
 
 BUFFER = 4 << 20
 """Enough for the longest chunk that our chunkers cut, most of the time with the header after it."""
@@ -16,7 +16,6 @@ MAX_HEADER = 16 << 10
 LEAST_PROGRESS = 64 << 10
 """Bytes to arrive in `timeout` seconds of waiting, else the peer counts as silent."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-_STAY_OUT = b"HTTP/1.1 401 "
 _LENGTH = re.compile(rb"\r\nContent-Length: *(\d{1,15}) *\r\n", re.IGNORECASE)
 _CODED = re.compile(rb"\r\nTransfer-Encoding:", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\nTransfer-Encoding: *chunked *\r\n", re.IGNORECASE)
@@ -36,6 +35,15 @@ class Busy(Garbled):
 
 class StaleConnection(HoardError):
     """A reused connection turned out to be closed by the peer before anything was received on it."""
+
+
+def _check_status(status: int) -> None:
+    if status == 503:
+        raise Busy("it is busy")
+    if status == STAY_OUT:
+        raise Garbled(refusal(status))
+    if status != 200:
+        raise Garbled(f"status {status}")
 
 
 def _connected(host: str, port: int, timeout: float, security: Security) -> socket.socket:
@@ -177,6 +185,7 @@ class Connection:
             self.post(sessions.PATH, offer.encode())
             grant = bytes(self.read(min(self.answer(), sessions.GRANT_SIZE)))
             self._session = Session(ring, offer, Grant.decode(grant), expected)
+            self.answered = 0
         except Unproven as error:
             self.close()
             raise Garbled(f"no session: {error}") from error
@@ -195,23 +204,11 @@ class Connection:
 
     def _answer_head(self) -> bytes:
         """The head of an answer with bytes."""
-        head = self._proven_head()
-        if not head.startswith(b"HTTP/1.1 200 "):
-            status = head[9:12].decode("ascii", "replace")
-            raise Busy("it is busy") if status == "503" else Garbled(f"status {status}")
-        if not _BYTES.search(head):
-            raise Garbled("an answer of another type than bytes")
-        if _CLOSE.search(head):
-            self._is_kept_alive = False
-        return head
-
-    def _proven_head(self) -> bytes:
-        """The head of an answer, whatever its status; where there is a session, the peer's own."""
         try:
             head = self._read_head()
         except ConnectionError as error:
             raise self._stale_or(error) from error
-        if self._session is not None and self._is_reused and head.startswith(_STAY_OUT):
+        if self._session is not None and self._is_reused and head.startswith(b"HTTP/1.1 %d " % STAY_OUT):
             raise StaleConnection("the peer does not know our session any more")
         self._is_reused = False
         self.answered += 1
@@ -220,6 +217,11 @@ class Connection:
             raise Garbled(f"an answer that begins with {head[:40]!r}")
         if self._session is not None:
             self._check_proof(self._session, head, int(status[1]))
+        _check_status(int(status[1]))
+        if not _BYTES.search(head):
+            raise Garbled("an answer of another type than bytes")
+        if _CLOSE.search(head):
+            self._is_kept_alive = False
         return head
 
     def _line(self, most: int) -> bytes:

@@ -11,26 +11,50 @@ import aiohttp
 from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
-from hoard_p2p.peer import NodeId, Peer, is_near
-from hoard_p2p.transfer import sessions, wire, wire_life
+from hoard_p2p.peer import NodeId, Peer, Standing, is_near
+from hoard_p2p.transfer import sessions, wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sessions import Unproven
 from hoard_p2p.transfer.sessions_client import Answer, Question, Sessions
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 T = TypeVar("T")
 
 ANSWER_TIME = 10.0
 LIST_TIME = 30.0
 CONNECTIONS_PER_PEER = 8
+PROBES_PER_PEER = 4
+PROBES = frozenset({"hello", "probe", "probe-for"})
 IDLE_TIME = 30.0
 """A kept-alive connection is dropped well before the server would (75 s), so that no request meets its end."""
 MAX_HELLO = 4 << 20
+MAX_PROBE = wire_members.MAX_PROBE
+MAX_STANDINGS = wire_members.MAX_LIST
 MAX_LIST = 64 << 20
 MAX_ANSWER = 1 << 20
 MAX_ERROR = 16 << 10
 MAX_USES = 8 << 20
+MAX_SUPPLY = wire_names.MAX_SUPPLIED * 2
+
+
+def _new_session(connections: int, security: Security) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0,
+        limit_per_host=connections,
+        keepalive_timeout=IDLE_TIME,
+        use_dns_cache=False,
+        ssl=True if security.tls is None else security.tls.client,
+    )
+    # no proxy, no cookies, no redirects: a peer is asked itself or not at all
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
+    )
 
 
 class PeerControl:
@@ -41,41 +65,55 @@ class PeerControl:
     """
 
     _session: aiohttp.ClientSession
+    _probes: aiohttp.ClientSession
+    """Connections of their own for what must not wait behind anything else."""
 
     def __init__(self, security: Security = OPEN) -> None:
         self._security = security
         self._sessions = None if security.ring is None else Sessions(security.ring)
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(
-            limit=0,
-            limit_per_host=CONNECTIONS_PER_PEER,
-            keepalive_timeout=IDLE_TIME,
-            use_dns_cache=False,
-            ssl=True if self._security.tls is None else self._security.tls.client,
-        )
-        # no proxy, no cookies, no redirects: a peer is asked itself or not at all
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-        )
+        self._session = _new_session(CONNECTIONS_PER_PEER, self._security)
+        self._probes = _new_session(PROBES_PER_PEER, self._security)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._session.close()
+        await self._probes.close()
 
     async def hello(self, host: str, port: int, *, me: Hello | None = None, timeout: float = 2.0) -> Hello:
         """Ask who listens there, and tell who I am if `me` is given. The peer's record has `host` and `port` as asked,
         the address it was reached at. A public address is not asked without a key."""
-        if self._sessions is None and not is_near(host):
-            raise PeerUnavailable(f"{host} is a public address; nodes without a key talk to private ones only")
+        self._refuse_public(host)
         place = Peer(NodeId(b""), 0, "", "", host, port, 0)
         body = None if me is None else wire.encode_hello(replace(me, members=()))
         answer = await self._ask(place, "hello", body, timeout, MAX_HELLO)
         hello = await _decoded(place, wire.decode_hello, answer)
         return replace(hello, peer=replace(hello.peer, host=host, port=port))
+
+    async def probe(self, peer: Peer, message: ProbeMessage, *, timeout: float) -> ProbeMessage:
+        """Ask whether the peer is there, and tell it the news. The answer may be another node's. The record in it has
+        the host and port as asked. A peer that knows no probes is said hello to."""
+        self._refuse_public(peer.host)
+        answer = await self._exchange(peer, "probe", wire_members.encode_probe(message), timeout, MAX_PROBE)
+        if isinstance(answer, BadRequest):
+            hello = await self.hello(peer.host, peer.port, me=message.hello, timeout=timeout)
+            return ProbeMessage(replace(hello, members=()))
+        if isinstance(answer, HoardError):
+            raise PeerUnavailable(f"{peer.url} refused a probe: {answer}") from answer
+        told = await _decoded(peer, wire_members.decode_probe, answer)
+        reached = replace(told.hello.peer, host=peer.host, port=peer.port)
+        return replace(told, hello=replace(told.hello, peer=reached))
+
+    async def probe_for(self, peer: Peer, node: NodeId, *, timeout: float) -> bool:
+        """Whether the peer gets an answer from `node`."""
+        answer = await self._ask(peer, "probe-for", wire_members.encode_probe_for(node), timeout, MAX_ANSWER)
+        return await _decoded(peer, wire_members.decode_reached, answer)
+
+    async def standings(self, peer: Peer, known: Sequence[KnownStanding]) -> tuple[Standing, ...]:
+        """Standings that the peer knows and are not `known`; not always all."""
+        answer = await self._ask(peer, "standings", wire_members.encode_known(known), ANSWER_TIME, MAX_STANDINGS)
+        return await _decoded(peer, wire_members.decode_standings, answer)
 
     async def root(self, peer: Peer, snapshot: SnapshotId) -> bytes | None:
         """The encoded root, checked against its id; None if the peer does not know it."""
@@ -93,6 +131,22 @@ class PeerControl:
         """The refs that the peer knows."""
         answer = await self._ask(peer, "refs", None, LIST_TIME, MAX_LIST)
         return await _decoded(peer, wire.decode_records, answer)
+
+    async def compare(self, peer: Peer, comparison: Comparison) -> Differences | None:
+        """In which parts the peer's snapshots and refs are others; None if it is of a version that cannot tell."""
+        answer = await self._exchange(
+            peer, "compare", wire_names.encode_comparison(comparison), ANSWER_TIME, MAX_ANSWER
+        )
+        if isinstance(answer, BadRequest):
+            return None
+        if isinstance(answer, HoardError):
+            raise PeerUnavailable(f"{peer.url} refused to compare: {answer}") from answer
+        return await _decoded(peer, wire_names.decode_differences, answer)
+
+    async def supply(self, peer: Peer, lack: Lack) -> Supply:
+        """Records that the peer knows and this node does not."""
+        answer = await self._ask(peer, "supply", wire_names.encode_lack(lack), LIST_TIME, MAX_SUPPLY)
+        return await _decoded(peer, wire_names.decode_supply, answer)
 
     async def residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
         """What the peer holds of a snapshot; None if it does not know it."""
@@ -135,7 +189,8 @@ class PeerControl:
         snapshots, refs = announcement.snapshots, announcement.refs
         for start in range(0, max(len(snapshots), len(refs)), wire.MAX_NEWS):
             stop = start + wire.MAX_NEWS
-            part = wire.encode_announcement(Announcement(snapshots[start:stop], refs[start:stop]))
+            told = replace(announcement, snapshots=snapshots[start:stop], refs=refs[start:stop])
+            part = wire.encode_announcement(told)
             await self._ask(peer, "announce", part, ANSWER_TIME, MAX_ANSWER)
 
     async def leave(self, peer: Peer, node: NodeId, incarnation: int, *, timeout: float = 1.0) -> None:
@@ -157,6 +212,10 @@ class PeerControl:
         if isinstance(answer, HoardError):
             raise PeerUnavailable(f"{peer.url} refused {path}: {answer}") from answer
         return answer
+
+    def _refuse_public(self, host: str) -> None:
+        if self._sessions is None and not is_near(host):
+            raise PeerUnavailable(f"{host} is a public address; nodes without a key talk to private ones only")
 
     async def _exchange(
         self, peer: Peer, path: str, body: bytes | None, timeout: float, most: int
@@ -180,9 +239,8 @@ class PeerControl:
     async def _send(self, peer: Peer, most: int, question: Question, proof: str) -> Answer:
         headers = {sessions.HEADER: proof} if proof else {}
         url, method = f"{self._security.scheme}://{peer.place}{question.path}", question.method
-        async with self._session.request(
-            method, url, data=question.body, headers=headers, allow_redirects=False
-        ) as response:
+        session = self._probes if question.path.removeprefix("/v1/") in PROBES else self._session
+        async with session.request(method, url, data=question.body, headers=headers, allow_redirects=False) as response:
             told = await _bounded(response, most if response.status == 200 else MAX_ERROR)
             return Answer(response.status, response.content_type, response.headers.get(sessions.HEADER, ""), told)
 

@@ -91,16 +91,16 @@ class Sending:
         """How many extents were given to the socket to their last byte."""
         return bisect_right(self._ends, self.sent)
 
-    def take(self) -> bytes:
+    def take(self, most: int) -> bytes:
         """The next bytes, for a connection that is encrypted: they have to pass through this process. Empty at the end.
         Raises Corrupt."""
         if not self._pending and not self._file.length and not self._gather():
             return b""
         if self._pending:
-            data, self._pending = bytes(self._pending), memoryview(b"")
+            data, self._pending = bytes(self._pending[:most]), self._pending[most:]
         else:
             fd, offset, length = self._file
-            data = _read(SendExtent(fd, offset, min(length, PIECE)))
+            data = _read(SendExtent(fd, offset, min(length, most)))
             self._file = SendExtent(fd, offset + len(data), length - len(data))
         self.sent += len(data)
         return data
@@ -194,9 +194,7 @@ class Body:
     async def _write(self, sending: Sending) -> None:
         loop, stall_time = asyncio.get_running_loop(), self._means.stall_time
         window, sent = loop.time(), 0
-        while (
-            turn := await self._turn(sending, partial(sending.advance, self._to, self._means.pace.turn))
-        ) is not Turn.DONE:
+        while (turn := await self._turn(sending)) is not Turn.DONE:
             if turn is Turn.BLOCKED:
                 async with asyncio.timeout(stall_time):
                     await _writable(self._to)
@@ -205,33 +203,41 @@ class Body:
                     raise TimeoutError(f"less than {LEAST_PROGRESS} bytes taken in {stall_time} s")
                 window, sent = loop.time(), sending.sent
 
-    async def _turn(self, sending: Sending, work: Callable[[], T]) -> T:
-        """Do `work`, which sends what the pace allows, as soon as it does."""
+    async def _turn(self, sending: Sending) -> Turn:
+        """Send what the pace allows, as soon as it does."""
         now, before, pace = asyncio.get_running_loop().time(), sending.sent, self._means.pace
         start = pace.reserve(now)
         try:
             if start > now:
                 await asyncio.sleep(start - now)
-            return await _in_thread(self._means.executor, work)
+            return await self._send(sending, pace.turn)
         finally:
             pace.used(sending.sent - before)
+
+    async def _send(self, sending: Sending, most: int) -> Turn:
+        return await _in_thread(self._means.executor, partial(sending.advance, self._to, most))
 
 
 class EncryptedBody(Body):
     """The same where the bytes have to be encrypted in between, by the event loop: `sendfile` is lost."""
 
-    def __init__(self, writer: AbstractStreamWriter, transport: asyncio.Transport, means: Means) -> None:
-        super().__init__(transport.get_extra_info("socket"), means)
+    def __init__(
+        self, to: socket.socket, means: Means, writer: AbstractStreamWriter, transport: asyncio.Transport
+    ) -> None:
+        super().__init__(to, means)
         self._writer = writer
         self._transport = transport
 
-    async def _write(self, sending: Sending) -> None:
-        while data := await self._turn(sending, sending.take):
-            if self._transport.is_closing():
-                raise ConnectionResetError("the receiver hung up")
-            self._transport.write(data)
-            async with asyncio.timeout(self._means.stall_time):
-                await self._writer.drain()
+    async def _send(self, sending: Sending, most: int) -> Turn:
+        data = await _in_thread(self._means.executor, partial(sending.take, min(most, PIECE)))
+        if not data:
+            return Turn.DONE
+        if self._transport.is_closing():
+            raise ConnectionResetError("the receiver hung up")
+        self._transport.write(data)
+        async with asyncio.timeout(self._means.stall_time):
+            await self._writer.drain()
+        return Turn.MORE
 
 
 async def answer(
@@ -256,7 +262,7 @@ async def answer(
         return response
     with transport.get_extra_info("socket").dup() as to:
         is_plain = transport.get_extra_info("sslcontext") is None
-        body = Body(to, means) if is_plain else EncryptedBody(writer, transport, means)
+        body = Body(to, means) if is_plain else EncryptedBody(to, means, writer, transport)
         try:
             await response.write(b"")  # aiohttp keeps the headers back until the first write
             if is_plain:
@@ -298,6 +304,8 @@ async def _in_thread(executor: Executor, work: Callable[[], T]) -> T:
         while not turn.done():
             with suppress(asyncio.CancelledError):  # cancelled once more; the first is raised below
                 await asyncio.wait([turn])
+        if not turn.cancelled():
+            turn.exception()  # seen, so that asyncio does not report it: the receiver hung up, most likely
         raise
 
 

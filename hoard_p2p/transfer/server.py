@@ -15,7 +15,7 @@ from aiohttp import HttpVersion11, web
 from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
 from hoard_p2p.peer import is_wildcard
-from hoard_p2p.transfer import wire, wire_life
+from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
 from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
@@ -39,6 +39,12 @@ MAX_ANNOUNCEMENT = 8 << 20
 MAX_LEAVE = 4096
 MAX_ASKED = 128 << 10
 MAX_VOUCH = 16 << 10
+MAX_KNOWN = 512 << 10
+UNBOUNDED = frozenset({"/v1/hello", "/v1/probe", "/v1/probe-for"})
+"""Answered however busy the node is; the agent bounds what it asks for others."""
+MAX_COMPARISON = 4096
+MAX_LACK = 1 << 20
+SUPPLIES, SUPPLIES_WAITING = 2, 32
 GRACE = 0.5
 """Seconds that running requests get when the server stops; aiohttp waits for it up to twice."""
 DEFAULT_LIMITS = Limits()
@@ -72,7 +78,7 @@ class PeerServer:
         self._security = security
         self._executor = ThreadPoolExecutor(limits.send_threads, thread_name_prefix="hoard-send")
         names = frozenset({"localhost", socket.gethostname().lower(), *(name.lower() for name in limits.names)})
-        guard = Guard(limits, names, frozenset({"/v1/hello", SESSION_PATH}), is_open=security.ring is None)
+        guard = Guard(limits, names, UNBOUNDED | {SESSION_PATH}, is_open=security.ring is None)
         sentry = Sentry(security)
         app = web.Application(
             middlewares=[guard.answer_errors, guard.check_origin, sentry.check_proof, _admit, guard.count],
@@ -138,6 +144,7 @@ class Endpoints:
         self._limits = limits
         self._executor = executor
         self._adopts = Turns(limits.adopts, limits.adopts_waiting, limits.answer_time)
+        self._supplies = Turns(SUPPLIES, SUPPLIES_WAITING, limits.answer_time)
         self._sends = Turns(limits.sends, limits.sends_waiting, limits.send_wait)
         self._streams = Turns(limits.streams, 0, 0.0)
         self._means = Means(executor, Pace(limits.send_rate), limits.stall_time)
@@ -149,11 +156,16 @@ class Endpoints:
         return [
             web.get("/v1/hello", timed(self.hello, answer)),
             web.post("/v1/hello", timed(self.hello_from, answer)),
+            web.post("/v1/probe", timed(self.probe, answer)),
+            web.post("/v1/probe-for", timed(self.probe_for, answer)),
+            web.post("/v1/standings", timed(self.standings, answer)),
             web.get("/v1/status", timed(self.status, answer)),
             web.get("/v1/metrics", timed(self.metrics, answer)),
             web.get("/v1/root/{id}", timed(self.root, answer)),
             web.get("/v1/snapshots", timed(self.snapshots, answer)),
             web.get("/v1/refs", timed(self.refs, answer)),
+            web.post("/v1/compare", timed(self.compare, answer)),
+            web.post("/v1/supply", timed(self.supply, answer)),
             web.get("/v1/residency/{id}", timed(self.residency, answer)),
             web.post("/v1/chunks", self.chunks),
             web.post("/v1/stream", self.stream),
@@ -170,10 +182,21 @@ class Endpoints:
     async def hello_from(self, request: web.Request) -> web.Response:
         """A hello that says who asks, so that one meeting makes two acquaintances."""
         caller = await self._decoded(request, MAX_HELLO, wire.decode_hello)
-        if is_wildcard(caller.peer.host) and request.remote:
-            caller = replace(caller, peer=replace(caller.peer, host=request.remote))
-        self._service.greeted(caller)
+        self._service.greeted(_reachable(caller, request))
         return _json(wire.encode_hello(self._service.hello()))
+
+    async def probe(self, request: web.Request) -> web.Response:
+        caller = wire_members.decode_probe(await read_body(request, wire_members.MAX_PROBE, self._limits.body_time))
+        answer = self._service.probed(replace(caller, hello=_reachable(caller.hello, request)))
+        return _json(wire_members.encode_probe(answer))
+
+    async def probe_for(self, request: web.Request) -> web.Response:
+        node = await self._decoded(request, MAX_LEAVE, wire_members.decode_probe_for)
+        return _json(wire_members.encode_reached(await self._service.probe_for(node)))
+
+    async def standings(self, request: web.Request) -> web.Response:
+        known = await self._decoded(request, MAX_KNOWN, wire_members.decode_known)
+        return _json(await asyncio.to_thread(wire_members.encode_standings, self._service.standings(known)))
 
     async def status(self, request: web.Request) -> web.Response:
         return _json(wire.encode(self._service.status()))
@@ -194,6 +217,16 @@ class Endpoints:
     async def refs(self, request: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(wire.encode_records, await self._service.refs()))
 
+    async def compare(self, request: web.Request) -> web.Response:
+        asked = await self._decoded(request, MAX_COMPARISON, wire_names.decode_comparison)
+        return _json(wire_names.encode_differences(await self._service.compare(asked)))
+
+    async def supply(self, request: web.Request) -> web.Response:
+        asked = await self._decoded(request, MAX_LACK, wire_names.decode_lack)
+        async with self._supplies.turn():
+            supplied = await self._service.supply(asked)
+            return _json(await asyncio.to_thread(wire_names.encode_supply, supplied))
+
     async def residency(self, request: web.Request) -> web.Response:
         snapshot = _snapshot(request)
         residency = await self._service.residency(snapshot)
@@ -211,12 +244,9 @@ class Endpoints:
             located = await self._located(ids)
             sending = chunk_frames(located)
             try:
+                mark = partial(chunk_mark, located)
                 return await answer(
-                    request,
-                    lambda body: body.write(sending),
-                    self._means,
-                    length=sending.size,
-                    mark=partial(chunk_mark, located),
+                    request, lambda body: body.write(sending), self._means, length=sending.size, mark=mark
                 )
             finally:
                 self._release(located, sending.whole())
@@ -289,6 +319,13 @@ class Endpoints:
 
 def _json(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")
+
+
+def _reachable(caller: wire.Hello, request: web.Request) -> wire.Hello:
+    """A caller that listens everywhere can be tried where it called from."""
+    if not is_wildcard(caller.peer.host) or not request.remote:
+        return caller
+    return replace(caller, peer=replace(caller.peer, host=request.remote))
 
 
 def _id(request: web.Request) -> bytes:

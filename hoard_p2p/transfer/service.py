@@ -6,9 +6,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import Residency, SegmentAsk
-from hoard_p2p.peer import NodeId
+from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 
 class SendExtent(NamedTuple):
@@ -57,6 +59,18 @@ class PeerService(Protocol):
         until this node reached it there. Called for callers of any cluster."""
         ...
 
+    def probed(self, caller: ProbeMessage) -> ProbeMessage:
+        """Another node asks whether this one is there, and tells its news. As `greeted`; must cost next to nothing."""
+        ...
+
+    async def probe_for(self, node: NodeId) -> bool:
+        """Whether this node gets an answer from another of its view. Raises NotFound, Unavailable."""
+        ...
+
+    def standings(self, known: Sequence[KnownStanding]) -> Sequence[Standing]:
+        """What nodes have to do with data, where it is not `known` to the asker."""
+        ...
+
     def status(self) -> Json:
         """What a person wants to see of this node."""
         ...
@@ -75,6 +89,14 @@ class PeerService(Protocol):
 
     async def refs(self) -> Sequence[Record]:
         """One record per ref known here, tombstones included."""
+        ...
+
+    async def compare(self, comparison: Comparison) -> Differences:
+        """In which parts snapshots and refs here are others than at the asker."""
+        ...
+
+    async def supply(self, lack: Lack) -> Supply:
+        """Records of some parts that the asker does not know; at most about `MAX_SUPPLIED` bytes."""
         ...
 
     async def residency(self, snapshot: SnapshotId) -> Residency | None:

@@ -27,7 +27,8 @@ SESSION_ID_SIZE = 16
 MAC_SIZE = 32
 OFFER_SIZE = 1 + RANDOM_SIZE + NODE_ID_SIZE + FINGERPRINT_SIZE
 GRANT_SIZE = SESSION_ID_SIZE + RANDOM_SIZE + NODE_ID_SIZE + MAC_SIZE
-NO_BODY = blake3(b"").hexdigest()
+STAY_OUT = 401
+"""The HTTP status of an answer to what is not proven."""
 SELF_PROVING = "-"
 """The mark of a body that is not hashed as a whole, since its parts prove themselves as they arrive."""
 _CONTEXT = "hoard 2026-11-30 session key v1"
@@ -202,6 +203,13 @@ class Claim:
         """Whether it is the next request of that session."""
         mac = _mac(held.secret, *_request(self.session, self.number, method, path), self.body.encode())
         return hmac.compare_digest(mac, self.mac) and self.number == held.next
+
+
+def refusal(status: int) -> str:
+    """Why there is no session, for people, by the status of the answer to an offer."""
+    if status == STAY_OUT:
+        return "it has another key, or none (both key files need the first key of ours)"
+    return f"it grants no session (status {status}): a node of an older version, or no node"
 
 
 def frames_mark(lengths: Iterable[int]) -> str:

@@ -8,12 +8,11 @@ from typing import TypeAlias
 from hoard_p2p.peer import Peer
 from hoard_p2p.transfer import sessions
 from hoard_p2p.transfer.keys import KeyRing
-from hoard_p2p.transfer.sessions import Grant, Offer, Session, Unproven
+from hoard_p2p.transfer.sessions import STAY_OUT, Grant, Offer, Session, Unproven, refusal
 
 IDLE_TIME = 60.0
 """Seconds that an unused session is kept, well below what the other side keeps it for."""
 KEPT_PER_PEER = 8
-STAY_OUT = 401
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,3 @@ class Sessions:
 
     def _is_fresh(self, session: Session) -> bool:
         return self._clock() - session.idle_since < IDLE_TIME
-
-
-def refusal(status: int) -> str:
-    """Why there is no session, for people, by the status of the answer to an offer."""
-    if status == STAY_OUT:
-        return "it has another key, or none (both key files need the first key of ours)"
-    return f"it grants no session (status {status}): a node of an older version, or no node"

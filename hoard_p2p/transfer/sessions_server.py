@@ -148,4 +148,4 @@ def _digest(body: bytes) -> str:
 
 
 def _stay_out(why: str) -> web.Response:
-    return web.Response(status=401, body=encode_error("Refused", why), content_type="application/json")
+    return web.Response(status=sessions.STAY_OUT, body=encode_error("Refused", why), content_type="application/json")

@@ -88,10 +88,15 @@ class AdoptReply:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """News that a node pushes to a peer: records of snapshots and refs, as `snapshots` and `refs` list them."""
+    """News that a node pushes to a peer: records of snapshots and refs, as `snapshots` and `refs` list them.
+
+    `node`: who tells it, empty if it does not say; `pass_on`: not everybody was told, so whoever learns something is
+    to tell others."""
 
     snapshots: tuple[Record, ...] = ()
     refs: tuple[Record, ...] = ()
+    node: bytes = b""
+    pass_on: bool = False
 
 
 # --- encoders
@@ -108,16 +113,18 @@ def encode_error(name: str, message: str) -> bytes:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    return encode(
-        {
-            "peer": _peer_record(hello.peer),
-            "cluster": hello.cluster,
-            "members": [_peer_record(peer) for peer in hello.members],
-            "snapshots_digest": hello.snapshots_digest.hex(),
-            "refs_digest": hello.refs_digest.hex(),
-            "boot": hello.boot.hex(),
-        }
-    )
+    return encode(hello_record(hello))
+
+
+def hello_record(hello: Hello) -> Record:
+    return {
+        "peer": peer_record(hello.peer),
+        "cluster": hello.cluster,
+        "members": [peer_record(peer) for peer in hello.members],
+        "snapshots_digest": hello.snapshots_digest.hex(),
+        "refs_digest": hello.refs_digest.hex(),
+        "boot": hello.boot.hex(),
+    }
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
@@ -147,7 +154,14 @@ def encode_adopt_reply(reply: AdoptReply) -> bytes:
 
 
 def encode_announcement(announcement: Announcement) -> bytes:
-    return encode({"snapshots": list(announcement.snapshots), "refs": list(announcement.refs)})
+    return encode(
+        {
+            "snapshots": list(announcement.snapshots),
+            "refs": list(announcement.refs),
+            "node": announcement.node.hex(),
+            "pass_on": announcement.pass_on,
+        }
+    )
 
 
 def encode_leave(node: NodeId, incarnation: int) -> bytes:
@@ -164,12 +178,15 @@ def decode_error(body: bytes) -> tuple[str, str]:
 
 
 def decode_hello(body: bytes) -> Hello:
-    fields = Fields.parse(body)
+    return decode_hello_of(Fields.parse(body))
+
+
+def decode_hello_of(fields: "Fields") -> Hello:
     members = fields.items("members", MAX_MEMBERS)
     return Hello(
-        peer=_peer(fields.fields("peer")),
+        peer=peer_of(fields.fields("peer")),
         cluster=fields.line("cluster", MAX_NAME),
-        members=tuple(_peer(Fields.of(member)) for member in members),
+        members=tuple(peer_of(Fields.of(member)) for member in members),
         snapshots_digest=fields.hex("snapshots_digest", 32),
         refs_digest=fields.hex("refs_digest", 32),
         boot=fields.hex("boot", MAX_BOOT),
@@ -177,7 +194,7 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def decode_records(body: bytes) -> tuple[Record, ...]:
-    return _records(Fields.parse(body).items("records", MAX_RECORDS))
+    return records_of(Fields.parse(body).items("records", MAX_RECORDS))
 
 
 def decode_residency(body: bytes) -> Residency:
@@ -204,8 +221,10 @@ def decode_adopt_reply(body: bytes) -> AdoptReply:
 def decode_announcement(body: bytes) -> Announcement:
     fields = Fields.parse(body)
     return Announcement(
-        snapshots=_records(fields.items("snapshots", MAX_NEWS)),
-        refs=_records(fields.items("refs", MAX_NEWS)),
+        snapshots=records_of(fields.items("snapshots", MAX_NEWS)),
+        refs=records_of(fields.items("refs", MAX_NEWS)),
+        node=fields.hex("node", NODE_ID_SIZE) if fields.has("node") else b"",
+        pass_on=fields.flag("pass_on") if fields.has("pass_on") else False,
     )
 
 
@@ -214,7 +233,7 @@ def decode_leave(body: bytes) -> tuple[NodeId, int]:
     return fields.node("node"), fields.number("incarnation", MAX_U64)
 
 
-def _peer_record(peer: Peer) -> Record:
+def peer_record(peer: Peer) -> Record:
     return {
         "id": peer.node_id.hex(),
         "incarnation": peer.incarnation,
@@ -227,7 +246,7 @@ def _peer_record(peer: Peer) -> Record:
     }
 
 
-def _peer(fields: "Fields") -> Peer:
+def peer_of(fields: "Fields") -> Peer:
     return Peer(
         node_id=fields.node("id"),
         incarnation=fields.number("incarnation", MAX_U64),
@@ -240,7 +259,8 @@ def _peer(fields: "Fields") -> Peer:
     )
 
 
-def _records(values: list[Json]) -> tuple[Record, ...]:
+def records_of(values: list[Json]) -> tuple[Record, ...]:
+    """Opaque records. Raises BadRequest for what is none."""
     records = []
     for value in values:
         if not isinstance(value, dict):
@@ -276,6 +296,10 @@ class Fields:
         if not isinstance(value, dict):
             raise BadRequest(f"a JSON object was expected, not {type(value).__name__}")
         return cls(value)
+
+    def has(self, name: str) -> bool:
+        """Whether it is there: an older node may not tell it."""
+        return name in self._record
 
     def fields(self, name: str) -> "Fields":
         return self.of(self._record.get(name))

@@ -7,19 +7,22 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from hoard_p2p.cluster.agent import ClusterAgent, Greeting
+from hoard_p2p.cluster.agent import ClusterAgent
 from hoard_p2p.cluster.discovery import Advert, parse_discovery
 from hoard_p2p.cluster.membership import IdConflict, Membership
 from hoard_p2p.config import parse_listen
-from hoard_p2p.peer import ClusterView, NodeId
+from hoard_p2p.node.meeting import WireQuestions, answer_probe, unknown_standings
+from hoard_p2p.peer import ClusterView, NodeId, Standing
 from hoard_p2p.testing.network import FileService, a_peer
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.server import make_server
 from hoard_p2p.transfer.wire import Hello
+from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 
 
 class BareService(FileService):
@@ -34,6 +37,17 @@ class BareService(FileService):
     def greeted(self, caller: Hello) -> None:
         if self.agent is not None:
             self.agent.greeted(caller)
+
+    def probed(self, caller: ProbeMessage) -> ProbeMessage:
+        if self.agent is None:
+            return ProbeMessage(replace(self.hello(), members=()))
+        return answer_probe(self.agent, self.hello(), caller)
+
+    async def probe_for(self, node: NodeId) -> bool:
+        return self.agent is not None and await self.agent.probe_for(node)
+
+    def standings(self, known: Sequence[KnownStanding]) -> Sequence[Standing]:
+        return [] if self.agent is None else unknown_standings(self.agent, known)
 
     async def left(self, node: NodeId, incarnation: int) -> None:
         if self.agent is not None:
@@ -62,15 +76,11 @@ async def serve(number: int, cluster: str, listen: str, discovery: str, director
     random = Random(number)
     membership = Membership(service.me, sample=random.sample, boot=service.boot)
     async with PeerControl() as control:
-
-        async def say_hello(host: str, port: int) -> Greeting:
-            return await control.hello(host, port, me=service.hello())
-
         advert = Advert(service.me.node_id, cluster, "", host, port)
         agent = service.agent = ClusterAgent(
             membership,
             [parse_discovery(discovery, advert)],
-            say_hello,
+            WireQuestions(control, service.hello),
             cluster=cluster,
             clock=time.monotonic,
             random=random,

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from hoard_p2p.errors import Unavailable
+from hoard_p2p.errors import Refused, Unavailable
+from hoard_p2p.ids import SnapshotId, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.registry import Change, parse_registry
+from hoard_p2p.storage.records import RefRecord, SnapshotRecord
 from hoard_p2p.transfer.etcd import EtcdClient
 from tests.realetcd import RealEtcd, needs_etcd, real_etcd
 from tests.unit.node_cluster import run, running, until
+from tests.unit.node_roots import a_root
 
 pytestmark = needs_etcd
 
@@ -54,6 +57,14 @@ def a_process(data_dir: Path, etcd: RealEtcd) -> Iterator["subprocess.Popen[byte
     finally:
         process.kill()
         process.wait(10)
+
+
+def add_set(node: Node, seed: int) -> SnapshotId:
+    """A snapshot that the node shows, and has told nobody."""
+    root = a_root(seed)
+    one = snapshot_id(root)
+    node.names.add_snapshot(root, SnapshotRecord(one, 1, 1, 2, False, 1, True, "x", 0))
+    return one
 
 
 # --- the client
@@ -244,5 +255,73 @@ def test_a_node_starts_without_etcd_and_meets_the_others_when_it_is_there(etcd: 
         async with running(tmp_path / "a", discovery=way) as first, running(tmp_path / "b", discovery=way) as second:
             await asyncio.to_thread(etcd.start)
             await until(lambda: names(first) == names(second) == {"a", "b"})
+
+    run(main)
+
+
+# --- names
+
+
+def test_of_two_who_set_one_name_at_the_same_time_one_is_refused(etcd: RealEtcd, tmp_path: Path) -> None:
+    async def main() -> None:
+        way = f"etcd:{etcd.url}"
+        async with running(tmp_path / "a", discovery=way) as first, running(tmp_path / "b", discovery=way) as second:
+            for attempt in range(5):
+                sets = add_set(first, 2 * attempt), add_set(second, 2 * attempt + 1)
+                won, refused = list[RefRecord](), list[Refused]()
+
+                async def tag(
+                    node: Node,
+                    one: SnapshotId,
+                    name: str = f"set:{attempt}",
+                    won: list[RefRecord] = won,
+                    refused: list[Refused] = refused,
+                ) -> None:
+                    try:
+                        won.append(await node.naming.tag(one, name, move=False))
+                    except Refused as error:
+                        refused.append(error)
+
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(tag(first, sets[0]))
+                    group.create_task(tag(second, sets[1]))
+                assert (len(won), len(refused)) == (1, 1)
+                await until(lambda: first.names.ref(won[0].name) == second.names.ref(won[0].name) == won[0])  # noqa: B023
+
+    run(main)
+
+
+def test_a_name_that_is_set_moved_and_removed_follows_on_every_node(etcd: RealEtcd, tmp_path: Path) -> None:
+    async def main() -> None:
+        way = f"etcd:{etcd.url}"
+        async with running(tmp_path / "a", discovery=way) as first, running(tmp_path / "b", discovery=way) as second:
+            old, new = add_set(first, 1), add_set(first, 2)
+            await first.naming.tag(old, "set", move=False)
+            await until(lambda: second.names.names_of(old) == ["set:latest"])
+            await first.naming.tag(new, "set", move=True)
+            await until(lambda: second.names.names_of(new) == ["set:latest"])
+            moved = second.names.ref("set:latest")
+            assert moved is not None and [value.snapshot for value in moved.history] == [old]
+            await second.naming.untag("set")
+            await until(lambda: first.names.refs() == [])
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_without_etcd_names_are_read_and_a_change_is_unavailable(etcd: RealEtcd, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "a", discovery=f"etcd:{etcd.url}") as node:
+            one = add_set(node, 1)
+            await node.naming.tag(one, "set", move=False)
+            await asyncio.to_thread(etcd.stop)
+            assert await node.resolve("set") == one
+            with pytest.raises(Unavailable, match="set:latest cannot be changed now, since names are in etcd"):
+                await node.naming.untag("set")
+            assert node.names.names_of(one) == ["set:latest"]
+            await asyncio.to_thread(etcd.start, empty=True)
+            async with running(tmp_path / "b", discovery=f"etcd:{etcd.url}") as other:
+                await until(lambda: other.names.names_of(one) == ["set:latest"])
+                await node.naming.untag("set")
 
     run(main)

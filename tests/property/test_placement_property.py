@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import NodeId, Peer
-from hoard_p2p.placement import Shares, homes, rank, rows, skew, weight_of
+from hoard_p2p.placement import Shares, candidates, homes, rank, rows, skew, weight_of
 
 GIB = 1 << 30
 
@@ -191,6 +191,18 @@ def test_the_skew_of_racks_is_told_as_it_comes_out() -> None:
         for rack, size in enumerate(racks):
             factor = found[f"r{rack}"] / (replicas * count * size / sum(racks))
             assert abs(told[f"r{rack}"] - factor) < 0.12
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(CLUSTERS, st.integers(0, 1 << 20))
+def test_copies_are_looked_for_at_homes_first_and_at_nodes_that_drain_last(members: list[Peer], seed: int) -> None:
+    draining = set(range(0, len(members), 3))
+    members = [replace(one, weight=0) if number in draining else one for number, one in enumerate(members)]
+    for key in keys(seed, 5):
+        found = candidates(members, key)
+        assert len(set(found)) == len(found) == len(members)
+        assert tuple(found[: len(members) - len(draining)]) == homes(members, key, len(members))
+        assert candidates(members[::-1], key) == found
 
 
 def test_an_empty_cluster_has_no_skew() -> None:

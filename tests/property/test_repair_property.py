@@ -11,7 +11,7 @@ from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import homes, weight_of
-from hoard_p2p.repair.planner import Here, Plan, copies, lacking, orders, plan
+from hoard_p2p.repair.planner import Here, Plan, copies, keeps_its_share, lacking, orders, plan
 
 SNAPSHOT = SnapshotId(b"s" * 32)
 GIB = 1 << 30
@@ -123,6 +123,21 @@ def test_what_is_released_is_whole_at_all_that_keep_it_instead(seed: int) -> Non
             others = sum(segment in nodes.whole[other.node_id] for other in nodes.peers if other != peer)
             able = sum(other.weight > 0 for other in nodes.peers)
             assert others >= min(nodes.replicas, able) >= 1
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.integers(0, 1 << 32))
+def test_who_keeps_its_share_has_nothing_to_do_while_homes_have_room(seed: int) -> None:
+    nodes = cluster(seed)
+    nodes.full = set()
+    for _ in range(2):
+        for peer in nodes.peers:
+            view = ClusterView(peer.node_id, nodes.peers)
+            here = Here(nodes.whole[peer.node_id], frozenset(nodes.held[peer.node_id]))
+            todo = nodes.plan_of(peer.node_id)
+            if keeps_its_share(peer.node_id, orders(view, nodes.keys, nodes.replicas), nodes.replicas, here):
+                assert not todo and not todo.nowhere
+            nodes.carry_out(peer.node_id, todo)
 
 
 def test_the_most_endangered_segments_are_pulled_first() -> None:

@@ -131,17 +131,17 @@ class Cluster:
 
     def run(self, scenario: Callable[[Fetcher], Awaitable[None]]) -> None:
         async def main() -> None:
-            with ThreadPoolExecutor(16) as pool:
+            with ThreadPoolExecutor(16) as pool, ThreadPoolExecutor(16) as fillers:
                 async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-                    await scenario(self._fetcher(group, pool))
+                    await scenario(self._fetcher(group, pool, fillers))
 
         asyncio.run(main())
 
-    def _fetcher(self, group: asyncio.TaskGroup, pool: ThreadPoolExecutor) -> Fetcher:
+    def _fetcher(self, group: asyncio.TaskGroup, pool: ThreadPoolExecutor, fillers: ThreadPoolExecutor) -> Fetcher:
         return Fetcher(
             group=group,
             executor=pool,
-            fillers=pool,
+            fillers=fillers,
             keeper=self.keeper,
             peers=self.network,
             sources=Sources(

@@ -56,7 +56,7 @@ async def running(
                 node = Node(parts, listener.getsockname()[1])
                 server = make_server(NodeService(node), security=security)
                 await server.serve(listener)
-                for work in (node.agent.run, node.gossip.run, node.known_origins.run, node.fills.run):
+                for work in (node.agent.run, node.gossip.run, node.naming.run, node.known_origins.run, node.fills.run):
                     group.create_task(work())
                 try:
                     await meet(node, *others)

@@ -50,7 +50,7 @@ def test_a_node_that_is_forgotten_wants_nothing_and_i_cannot_be_forgotten() -> N
     standings = Standings(ME)
     standings.stand([SET], None)
     standings.told(told(1, SET))
-    standings.forget([N1.node_id, N2.node_id, ME.node_id])
+    standings.keep({N2.node_id})
     assert set(standings.wanting(SET)) == {ME.node_id}
     assert standings.of(N1.node_id) is None
 
@@ -67,3 +67,11 @@ def test_what_is_remembered_is_bounded() -> None:
         for number in range(1, MAX_ITEMS // MAX_WANTS + 10)
     )
     assert believed == MAX_ITEMS // MAX_WANTS - 1
+
+
+def test_who_asks_is_told_what_is_later_than_it_knows() -> None:
+    standings = Standings(ME)
+    standings.told(told(3, SET))
+    assert standings.but([]) == [told(3, SET)], "a standing that was never set is not told"
+    assert standings.but([(N1.node_id, 1, 3)]) == []
+    assert standings.but([(N1.node_id, 1, 2), (N2.node_id, 9, 9)]) == [told(3, SET)]

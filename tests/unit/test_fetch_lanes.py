@@ -15,7 +15,7 @@ from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.testing.network import Deliver, MemoryPeers, a_peer
 from hoard_p2p.transfer.service import FeedEnd
-from tests.unit.fetch_cluster import ALL, CHUNKS, DATA, ME, SEGMENT, Cluster, everywhere
+from tests.unit.fetch_cluster import ALL, CHUNKS, DATA, ME, SEGMENT, Cluster, SilentPeers, everywhere
 
 N1, N2, N3 = a_peer(1), a_peer(2), a_peer(3)
 
@@ -310,5 +310,37 @@ def test_what_cannot_be_stored_is_passed_on_from_memory() -> None:
             while following.outstanding:
                 came |= {one.chunk_id: one.landed.data for one in await following.arrived(5)}
             assert came == ALL
+
+    cluster.run(scenario)
+
+
+def test_a_home_that_is_slow_is_not_waited_for_while_another_one_has_the_chunk() -> None:
+    cluster = a_cluster({})
+    slow, other = cluster.order()[:2]
+    holdings = {a_peer(number).node_id: dict[ChunkId, bytes]() for number in range(1, 5)}
+    holdings[slow] = holdings[other] = dict(ALL)
+    cluster.network = cluster.segments = peers = SilentPeers(holdings, slow)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        landed = await fetcher.chunk(SEGMENT, CHUNKS[3], timeout=5, fill=False)
+        assert landed.place is not None
+        assert not peers.go_on.is_set()
+        peers.go_on.set()
+
+    cluster.run(scenario)
+    assert peers.fetched == [(other, CHUNKS[3].chunk_id)]
+
+
+def test_nobody_says_that_a_chunk_is_nowhere_before_a_slow_peer_has_answered() -> None:
+    cluster = a_cluster({})
+    slow = cluster.order()[0]
+    holdings = {a_peer(number).node_id: dict[ChunkId, bytes]() for number in range(1, 5)}
+    cluster.network = cluster.segments = peers = SilentPeers(holdings, slow)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match=r"within 1\.2 s"):
+            await fetcher.chunk(SEGMENT, CHUNKS[3], timeout=1.2, fill=False)
+        assert set(peers.asked) == {a_peer(number).node_id for number in range(1, 5)}
+        peers.go_on.set()
 
     cluster.run(scenario)

@@ -331,6 +331,36 @@ def test_the_last_to_set_a_pin_wins_wherever_it_was_set(names: Names, other: Nam
     assert names.digests() == other.digests()
 
 
+def test_the_last_to_set_the_replicas_wins_until_the_set_is_published_again(
+    names: Names, other: Names, clock: Clock
+) -> None:
+    snapshot = add(names, 1)
+    first = names.snapshots()[0].replicas
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert names.set_replicas(snapshot, first + 2)
+    assert not names.set_replicas(snapshot, first + 2), "so many it has already"
+    before = other.digests()
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert other.digests() == names.digests() != before
+    assert other.set_replicas(snapshot, first + 1), "within the same clock tick"
+    names.merge_snapshots(other.snapshot_records(), "other")
+    other.merge_snapshots(names.snapshot_records(), "names")
+    assert [known.replicas for one in (names, other) for known in one.snapshots()] == [first + 1, first + 1]
+    assert names.digests() == other.digests()
+    with pytest.raises(SnapshotUnknown):
+        names.set_replicas(SnapshotId(bytes(32)), 2)
+
+
+@pytest.mark.expect_warnings
+@pytest.mark.parametrize("stamp", [1, [1], [1 << 62, 0, "00" * 16], [1, 0, "xx"]])
+def test_replicas_whose_stamp_makes_no_sense_or_is_ahead_of_time_are_left_out(
+    names: Names, other: Names, stamp: Json
+) -> None:
+    add(names, 1)
+    told = [{**record, "replicas_stamp": stamp} for record in names.snapshot_records()]
+    assert other.merge_snapshots(told, "names") == 0
+
+
 def test_a_record_without_a_pin_is_one_that_was_never_pinned(names: Names, other: Names) -> None:
     snapshot = add(names, 1)
     assert all("pin" not in record for record in names.snapshot_records())

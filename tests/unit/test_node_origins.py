@@ -78,7 +78,6 @@ def test_a_shared_origin_is_published_without_copies_and_known_everywhere(tmp_pa
     run(main)
 
 
-@pytest.mark.skip(reason="standings do not travel yet")
 def test_a_node_reads_what_its_user_named_or_its_operator_allowed_and_nothing_on_a_peers_word(tmp_path: Path) -> None:
     async def main() -> None:
         source = a_source(tmp_path / "source")
@@ -113,7 +112,6 @@ def test_what_a_user_named_is_allowed_after_a_restart(tmp_path: Path) -> None:
     run(main)
 
 
-@pytest.mark.skip(reason="standings do not travel yet")
 def test_nodes_agree_on_the_reader_and_pass_to_the_next_one(tmp_path: Path) -> None:
     async def main() -> None:
         source = a_source(tmp_path / "source")

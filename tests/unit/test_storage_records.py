@@ -42,6 +42,17 @@ def test_the_stamp_of_a_pin_is_kept_and_a_record_of_version_1_has_none() -> None
     assert records.decode_snapshot(old) == replace(record, pin_stamp=records.NEVER)
 
 
+def test_the_stamp_of_the_replicas_is_kept_and_a_record_of_version_2_has_none() -> None:
+    pin, copies = records.Stamp(9, 7, NodeId(b"n" * 16)), records.Stamp(2**63, 1, NodeId(b"m" * 16))
+    record = SnapshotRecord(ONE, 1, 1, 3, True, 5, True, "dir:/x", 0, pin, copies)
+    value = records.encode_snapshot(record)
+    assert records.decode_snapshot(value) == record
+    end = len(records.encode_snapshot(replace(record, source=""))) + len("dir:/x")
+    assert end == len(value)
+    old = b"\2" + value[1 : value.index(b"n" * 16) + 16]
+    assert records.decode_snapshot(old) == replace(record, replicas_stamp=records.NEVER)
+
+
 def test_the_origin_is_kept_and_a_record_of_version_2_has_none() -> None:
     record = SnapshotRecord(ONE, 1, 1, 3, False, 5, True, "/mnt/set", origin="dir:/mnt/set")
     value = records.encode_snapshot(record)

@@ -82,9 +82,18 @@ def test_records_pass_through_unchanged(records: tuple[wire.Record, ...]) -> Non
     assert wire.decode_records(wire.encode_records(records)) == records
 
 
-@given(st.builds(Residency, SNAPSHOTS, NODES, NUMBERS, st.binary(max_size=50)))
+@given(st.builds(Residency, SNAPSHOTS, NODES, NUMBERS, st.binary(max_size=50), st.booleans()))
 def test_a_residency_survives_the_wire(residency: Residency) -> None:
     assert wire.decode_residency(wire.encode_residency(residency)) == residency
+
+
+def test_a_node_that_does_not_tell_whether_it_is_full_has_room() -> None:
+    residency = Residency(SnapshotId(bytes(32)), NodeId(bytes(16)), 1, b"x", full=True)
+    told = json.loads(wire.encode_residency(residency))
+    del told["full"]
+    assert not wire.decode_residency(json.dumps(told).encode()).full
+    with pytest.raises(BadRequest):
+        wire.decode_residency(json.dumps({**told, "full": 1}).encode())
 
 
 @given(st.builds(AdoptRequest, SNAPSHOTS, SEGMENTS, NODES), st.builds(AdoptReply, SEGMENTS, st.booleans(), LINES))
