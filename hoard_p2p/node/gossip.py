@@ -218,7 +218,7 @@ class Gossip:
                 group.create_task(tell(peer))
 
     async def say_goodbye(self, agent: ClusterAgent, me: Peer) -> None:
-        """Tell all peers that this node leaves."""
+        """Tell some peers that this node leaves; they tell the others."""
 
         async def leave(peer: Peer) -> None:
             try:
@@ -226,7 +226,9 @@ class Gossip:
             except Unavailable:
                 log.info("peer %s was not told that this node leaves", peer.name)
 
-        await self.each_peer(agent, leave)
+        async with asyncio.TaskGroup() as group:
+            for peer in agent.some(AT_ONCE):
+                group.create_task(leave(peer))
 
     @staticmethod
     async def each_peer(agent: ClusterAgent, visit: Callable[[Peer], Awaitable[None]]) -> None:
