@@ -16,14 +16,14 @@ END_SECONDS = 60.0
 
 
 @contextmanager
-def node_in_thread(data_dir: Path) -> Iterator[Node]:
+def node_in_thread(data_dir: Path, *, key_file: str = "") -> Iterator[Node]:
     """Its reader and writer may be used; everything else belongs to its loop. What the node fails with is raised, and
     nothing of it is left when the block ends."""
     begun: Future[tuple[Node, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:
         stop = asyncio.Event()
-        async with running(data_dir) as node:
+        async with running(data_dir, key_file=key_file) as node:
             server = LocalServer(data_dir, partial(operations.handle, node))
             async with asyncio.TaskGroup() as group:
                 serving = group.create_task(server.run())

@@ -5,10 +5,12 @@ one. Only nodes of the same cluster and key are reported. The only door to zeroc
 """
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
 import zeroconf
 from zeroconf import DNSQuestionType, IPVersion, ServiceInfo, ServiceStateChange, Zeroconf
@@ -46,6 +48,36 @@ def spoken_on(host: str, up: tuple[str, ...]) -> tuple[str, ...]:
     return up
 
 
+class Speaks(NamedTuple):
+    """Where mDNS is spoken, and the addresses that are told, on one state of the interfaces."""
+
+    up: tuple[str, ...]
+    up6: tuple[interfaces.Address6, ...]
+    on: tuple[str | int, ...]
+    told: tuple[bytes, ...]
+
+    @property
+    def version(self) -> IPVersion:
+        is_6 = {isinstance(interface, int) for interface in self.on}
+        return IPVersion.All if len(is_6) == 2 else IPVersion.V6Only if True in is_6 else IPVersion.V4Only
+
+
+def speaks(host: str, up: tuple[str, ...], up6: tuple[interfaces.Address6, ...]) -> Speaks:
+    """How to be found, for a server that listens on `host`: by IPv4 unless it listens on an IPv6 address, by IPv6 only
+    if it listens there. `::` and nothing listen on both."""
+    on: list[str | int] = []
+    told: list[bytes] = []
+    if ":" not in host or is_wildcard(host):
+        on += spoken_on(host, up)
+        told += [socket.inet_aton(address) for address in advertised(host, up)]
+    if ":" in host or not host:
+        able = [each for each in up6 if is_wildcard(host) or each.host == host.partition("%")[0]]
+        outside = [each for each in able if not is_loopback(each.host)] or able
+        on += sorted({each.interface for each in outside})
+        told += sorted({socket.inet_pton(socket.AF_INET6, each.host) for each in outside})
+    return Speaks(up, up6, tuple(on), tuple(told))
+
+
 class MdnsDiscovery:
     """Advertises one node and reports the others. Its interfaces are chosen again whenever they change."""
 
@@ -59,17 +91,16 @@ class MdnsDiscovery:
         # zeroconf logs what it could not send or parse as warnings; nothing there is for our operator
         logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)
         while True:
-            up = interfaces.up_addresses()
-            spoken = spoken_on(self._advert.host, up)
-            if spoken:
-                await self._serve(spoken, up, found)
+            now = speaks(self._advert.host, interfaces.up_addresses(), interfaces.up_addresses6())
+            if now.on:
+                await self._serve(now, found)
             else:
                 await asyncio.sleep(WATCH_EVERY)
 
-    async def _serve(self, spoken: tuple[str, ...], up: tuple[str, ...], found: Found) -> None:
+    async def _serve(self, now: Speaks, found: Found) -> None:
         """Advertise and browse on these interfaces until they change."""
-        async with _zeroconf_on(spoken) as daemon:
-            await self._register(daemon, advertised(self._advert.host, up))
+        async with _zeroconf_on(now) as daemon:
+            await self._register(daemon, now.told)
             async with asyncio.TaskGroup() as group:
 
                 def changed(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
@@ -81,17 +112,17 @@ class MdnsDiscovery:
                     daemon.zeroconf, SERVICE, handlers=[changed], question_type=DNSQuestionType.QM
                 )
                 try:
-                    await _change_of(up)
+                    await _change_of(now)
                 finally:
                     await browser.async_cancel()
         log.info("network interfaces changed, mdns starts again")
 
-    async def _register(self, daemon: AsyncZeroconf, addresses: tuple[str, ...]) -> None:
+    async def _register(self, daemon: AsyncZeroconf, addresses: tuple[bytes, ...]) -> None:
         advert, name = self._advert, self._advert.node_id.hex()
         info = AsyncServiceInfo(
             SERVICE,
             f"{name}.{SERVICE}",
-            addresses=[socket.inet_aton(address) for address in addresses],
+            addresses=list(addresses),
             port=advert.port,
             properties={
                 "cluster": advert.cluster,
@@ -129,22 +160,32 @@ def reported(info: ServiceInfo, advert: Advert) -> list[Address]:
         return []
     if (info.properties.get(b"key") or b"").decode("ascii", "replace") not in advert.keys:
         return []
-    return [Address(host, info.port) for host in info.parsed_addresses(IPVersion.V4Only)]
+    hosts = info.parsed_scoped_addresses(IPVersion.All)
+    return [Address(host, info.port) for host in hosts if not _lacks_scope(host)]
 
 
-async def _change_of(up: tuple[str, ...]) -> None:
-    """Return when the addresses of this machine are others than `up`."""
-    now = up
-    while now == up:
+def _lacks_scope(host: str) -> bool:
+    """Whether it is a link-local IPv6 address of an interface that is not known: it can be reached nowhere."""
+    address = ipaddress.ip_address(host)
+    return address.version == 6 and address.is_link_local and "%" not in host
+
+
+async def _change_of(was: Speaks) -> None:
+    """Return when the addresses of this machine are others."""
+    now = (was.up, was.up6)
+    while now == (was.up, was.up6):
         await asyncio.sleep(WATCH_EVERY)
         with suppress(OSError):
-            now = interfaces.up_addresses()
+            now = (interfaces.up_addresses(), interfaces.up_addresses6())
 
 
 @asynccontextmanager
-async def _zeroconf_on(addresses: tuple[str, ...]) -> AsyncIterator[AsyncZeroconf]:
-    """A zeroconf instance on these interface addresses; withdrawn and closed in bounded time. Raises OSError."""
-    daemon = AsyncZeroconf(interfaces=list(addresses), ip_version=IPVersion.V4Only)
+async def _zeroconf_on(now: Speaks) -> AsyncIterator[AsyncZeroconf]:
+    """A zeroconf instance on these interfaces; withdrawn and closed in bounded time. Raises OSError, Unavailable."""
+    try:
+        daemon = AsyncZeroconf(interfaces=list(now.on), ip_version=now.version)
+    except RuntimeError as error:  # an interface went away meanwhile, or has no multicast
+        raise Unavailable(f"mdns cannot speak on the interfaces of this machine: {error}") from error
     try:
         yield daemon
     finally:

@@ -92,6 +92,8 @@ class Membership:
         entry.accusers = frozenset()
         if entry.state is State.ALIVE and peer.incarnation < entry.peer.incarnation:
             return  # another process with its id; the record of the later start stands
+        if entry.state is State.ALIVE and not entry.is_at(peer):
+            entry.other_way = peer
         self._adopt(entry, peer)
         if entry.state is not State.ALIVE:
             entry.worst = 0
@@ -140,6 +142,8 @@ class Membership:
             self._end(entry, State.DEAD if entry.verdict is Said.DEAD else State.LEFT, now)
         elif entry.state is State.ALIVE:
             self._roster.change(entry, State.SUSPECT, now)
+        if entry.other_way is not None and entry.state is State.SUSPECT:
+            entry.candidate, entry.other_way = entry.other_way, None
         if at is not None and entry.state is State.SUSPECT and self._roster.me.node_id not in entry.accusers:
             self._accuse(entry, {self._roster.me.node_id}, now)
 

@@ -84,7 +84,8 @@ class Timing:
 class Entry:
     """One known peer.
 
-    `candidate` is the same node at another address, to be tried once. `answered` is the record that the process of
+    `candidate` is the same node at another address, to be tried once; `other_way` one where it answered too, to be
+    tried when it does not answer where it is used. `answered` is the record that the process of
     `boot` gave last; `former` has the same of processes that answered under this id before (None: none did).
     `leaving`: since when it is said to be gone, None if it is not; `verdict`: what it is when the next probe fails;
     `ask_now`: to be probed with the next `due`. `refutation` is the highest known of its incarnation, `accusers` are
@@ -99,6 +100,7 @@ class Entry:
     failures: int = 0
     next_try: float = 0.0
     candidate: Peer | None = None
+    other_way: Peer | None = None
     leaving: float | None = None
     verdict: Said = Said.LEFT
     ask_now: bool = False

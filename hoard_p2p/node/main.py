@@ -22,6 +22,7 @@ from hoard_p2p.node.background import START_SECONDS, Report, wait_for_report
 from hoard_p2p.node.descriptors import NODE_FILES, allow_files
 from hoard_p2p.node.local import LocalServer
 from hoard_p2p.node.parts import NodeParts
+from hoard_p2p.node.rack import with_rack
 from hoard_p2p.node.scrubbing import set_days
 from hoard_p2p.node.securing import security_of
 from hoard_p2p.node.service import NodeService
@@ -53,6 +54,7 @@ def run_node(settings: NodeSettings, report: Report) -> int:
     files, and HoardError if the address is taken.
     """
     allow_files(NODE_FILES, "a node")
+    settings = with_rack(settings)
     with Store.open(settings.data_dir) as store:
         _set_capacity(store, settings)
         set_days(store, settings.scrub_days)

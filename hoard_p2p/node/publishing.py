@@ -10,10 +10,12 @@ from hoard_p2p.config import DEFAULT_REPLICAS, Json
 from hoard_p2p.errors import BadRequest, HoardError, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short, snapshot_id
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.descriptors import explained
 from hoard_p2p.node.handover import Copies, hand_over
 from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
+from hoard_p2p.node.readback import read_back
 from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
 from hoard_p2p.publish.stampfs import is_remote
@@ -164,6 +166,7 @@ async def _spread(node: Node, catalog: Catalog, snapshot: SnapshotId, replicas: 
         reply = await node.control.adopt(peer, request, timeout=ADOPT_TIMEOUT)
         if reply.full or (reply.error and not reply.stored):
             raise Unavailable(reply.error or f"{peer.name} has no room")
+        await in_executor(node.fetchers, read_back, node.bulk, peer, catalog, reply.stored)
         return reply.stored
 
     async def tell(settled: int) -> None:

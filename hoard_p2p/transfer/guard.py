@@ -87,10 +87,10 @@ def error_response(error: HoardError) -> web.Response:
 
 
 def quieten(record: logging.LogRecord) -> bool:
-    """A filter for `http_log`: aiohttp reports what is no HTTP as an error, with a traceback, though any stranger can
-    send that, as often as he likes; there is nothing in it for our operator."""
+    """A filter for `http_log`: aiohttp reports what is no HTTP, and callers that hang up inside of a request, as errors
+    with a traceback, though any stranger can do that as often as he likes; there is nothing in it for our operator."""
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError) or http_log.isEnabledFor(logging.DEBUG)
+    return not isinstance(error, HttpProcessingError | ConnectionError) or http_log.isEnabledFor(logging.DEBUG)
 
 
 class Guard:

@@ -63,6 +63,8 @@ def bind(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # `::` takes IPv4 too, whatever the system's default
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
     except OSError:
         sock.close()
@@ -323,9 +325,18 @@ def _json(body: bytes) -> web.Response:
 
 def _reachable(caller: wire.Hello, request: web.Request) -> wire.Hello:
     """A caller that listens everywhere can be tried where it called from."""
-    if not is_wildcard(caller.peer.host) or not request.remote:
+    source = _source(request)
+    if not is_wildcard(caller.peer.host) or not source:
         return caller
-    return replace(caller, peer=replace(caller.peer, host=request.remote))
+    return replace(caller, peer=replace(caller.peer, host=source))
+
+
+def _source(request: web.Request) -> str:
+    """Where a request came from, as it can be called: IPv4 as such, link-local IPv6 with its interface."""
+    host = (request.remote or "").removeprefix("::ffff:")
+    name = None if request.transport is None else request.transport.get_extra_info("peername")
+    is_link_local = host.lower().startswith("fe80:") and "%" not in host
+    return f"{host}%{name[3]}" if is_link_local and name is not None and len(name) == 4 else host
 
 
 def _id(request: web.Request) -> bytes:

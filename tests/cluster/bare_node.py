@@ -1,5 +1,5 @@
 """A node without a store, as a program: server, control client, membership and discovery. Prints its view as a JSON
-line whenever it changes, and stops at SIGTERM. Arguments: NUMBER CLUSTER HOST:PORT DISCOVERY."""
+line whenever it changes, and stops at SIGTERM. Arguments: NUMBER CLUSTER HOST:PORT DISCOVERY[+DISCOVERY]."""
 
 import asyncio
 import json
@@ -79,7 +79,7 @@ async def serve(number: int, cluster: str, listen: str, discovery: str, director
         advert = Advert(service.me.node_id, cluster, "", host, port)
         agent = service.agent = ClusterAgent(
             membership,
-            [parse_discovery(discovery, advert)],
+            [parse_discovery(text, advert) for text in discovery.split("+")],
             WireQuestions(control, service.hello),
             cluster=cluster,
             clock=time.monotonic,

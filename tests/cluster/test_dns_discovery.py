@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.bare import PROGRAM, Bare, port_of
 from tests.cluster.netns import Host, network
-from tests.cluster.test_mdns_discovery import PROGRAM, Bare, port_of
 
 pytestmark = [
     pytest.mark.netns,

@@ -29,6 +29,7 @@ async def running(
     grace: float = 60.0,
     key_file: str = "",
     encrypt: bool = False,
+    service: Callable[[Node], NodeService] = NodeService,
 ) -> AsyncIterator[Node]:
     """A node that serves, and has met `others`. `allow`: directories that it may read as origins."""
     settings = NodeSettings(
@@ -54,7 +55,7 @@ async def running(
             async with PeerControl(security) as control, asyncio.TaskGroup() as group:
                 parts = NodeParts(settings, store, control, group, asyncio.Event(), security=security)
                 node = Node(parts, listener.getsockname()[1])
-                server = make_server(NodeService(node), security=security)
+                server = make_server(service(node), security=security)
                 await server.serve(listener)
                 for work in (node.agent.run, node.gossip.run, node.naming.run, node.known_origins.run, node.fills.run):
                     group.create_task(work())

@@ -10,6 +10,8 @@ from hoard_p2p.errors import BadRequest, Refused
 from hoard_p2p.ids import parse_snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.publishing import publish
+from hoard_p2p.node.service import NodeService
+from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest
 from tests.unit.node_cluster import run, running, until
 
 Body = dict[str, Json]
@@ -85,6 +87,20 @@ def test_what_was_removed_and_is_published_again_is_not_shown_before_its_copies_
             assert again["under_replicated"] == 0, "homes take back what they know as removed"
             assert [record.id for record in home.names.snapshots()] == [snapshot]
             await until(lambda: node.names.digests() == home.names.digests())
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_a_home_that_only_says_it_stored_is_found_out_and_its_copies_do_not_count(tmp_path: Path) -> None:
+    class Liar(NodeService):
+        async def adopt(self, request: AdoptRequest) -> AdoptReply:
+            return AdoptReply(request.segments)
+
+    async def main() -> None:
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node, service=Liar):
+            told = await published(node, a_tree(tmp_path / "a"), replicas=2)
+            assert told["under_replicated"] == 1
 
     run(main)
 
