@@ -23,7 +23,7 @@ soak: $(DEV)  ## the long tests: minutes of killing under checked reads
 	$(BIN)/pytest -m soak $(ARGS)
 
 simulate: $(RUN)  ## made-up clusters that run the real decisions: all scenarios, or SCENARIO=coldstart ARGS=... (docs/simulations.md)
-	@for scenario in $(or $(SCENARIO),paper coldstart search failures retention disagreement); do \
+	@for scenario in $(or $(SCENARIO),paper coldstart search failures retention disagreement membership); do \
 	  $(BIN)/python -m simulations $$scenario $(ARGS) || exit 1; done
 
 nightly: $(DEV)  ## the store: 10,000 random steps, a kill at every step, a thousand power cuts, a hundred dead nodes

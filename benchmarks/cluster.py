@@ -4,7 +4,7 @@
 `first`: a second node that has nothing mounts a set that a peer has, and reads it whole; the links are shaped, and
 beside it is what one TCP stream carries over them. `start`: how long a reader waits for its first byte then.
 
-Each part is a module-level function of `Bench`, a name in `PARTS`, and lines in `LINES`. See docs/benchmarks.md.
+`cold`, `killed`, `doubled`: see `coldstart`. See docs/benchmarks.md.
 """
 
 import argparse
@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import machine
+from benchmarks import coldstart, machine
 from benchmarks.asking import Asking
 from benchmarks.figures import SMALL_FILE, make_shards, make_small, read_files
 from benchmarks.links import GBIT, Machine, links
@@ -44,6 +44,7 @@ LINES = (
     Line("first-shards-0", "first read on a second node, loopback, shards", "GB/s"),
     Line("first-small-0", "the same, files of 110 KB", "files/s"),
     Line("start", "mount command to first byte, only a peer has the files", "ms", Target(most=250)),
+    *coldstart.LINES,
 )
 
 
@@ -85,14 +86,14 @@ class Bench:
         self.sheet = sheet
         self._started = 0
 
-    def node(self, at: Machine | None = None, *seeds: Machine) -> LocalNode:
-        """A fresh node, on loopback or on a machine, that knows `seeds`."""
+    def node(self, at: Machine | None = None, *seeds: Machine, options: Sequence[str] = ()) -> LocalNode:
+        """A fresh node, on loopback or on a machine, that knows `seeds`; `options` of `hoard up`."""
         self._started += 1
         name = f"node-{self._started}"
         if at is None:
-            return self.cluster.start(name, where=Where(options=("--discovery", "mdns")))
+            return self.cluster.start(name, where=Where(options=("--discovery", "mdns", *options)))
         how = "static:" + ",".join(f"{seed.address}:{PORT}" for seed in seeds) if seeds else "none"
-        where = Where(f"{at.address}:{PORT}", ("--discovery", how), at.inside)
+        where = Where(f"{at.address}:{PORT}", ("--discovery", how, *options), at.inside)
         return self.cluster.start(name, rack=at.rack, where=where)
 
     def publish(self, node: LocalNode, kind: str) -> str:
@@ -159,8 +160,14 @@ class Bench:
         return found.seconds, found.bytes, found.files
 
 
-PARTS: dict[str, Callable[[Bench], None]] = {"wire": Bench.wire, "first": Bench.first}
-"""More parts, with functions in modules of their own, are added here."""
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "wire": Bench.wire,
+    "first": Bench.first,
+    "cold": coldstart.cold,
+    "killed": coldstart.killed,
+    "doubled": coldstart.doubled,
+}
+"""Parts with functions in modules of their own are added here, and their lines above."""
 
 
 def draw(url: str, snapshot: str, threads: int = 1) -> float:

@@ -276,7 +276,7 @@ class AskMode(Enum):
 @dataclass(frozen=True, slots=True)
 class SegmentAsk:
     """A question for chunks of one segment. `runs`: canonical chunk runs of the segment, in the order wanted; `hops`:
-    how often the question was passed on already."""
+    how often the question was passed on already (FETCH), or the asker's place in the chain (CHAIN), at most 255."""
 
     snapshot: SnapshotId
     segment: int

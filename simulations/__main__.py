@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from simulations import coldstart, disagreement, failures, paper, plots, retention, search
+from simulations import check, coldstart, disagreement, failures, membership, paper, plots, retention, search
 from simulations.table import Table
 
 SCENARIOS = {
@@ -16,6 +16,8 @@ SCENARIOS = {
     "failures": (failures, "(d) a thousand nodes, a week, failures"),
     "retention": (retention, "(e) a set larger than its room"),
     "disagreement": (disagreement, "(f) nodes that do not see the same peers"),
+    "membership": (membership, "who notices a death, and when"),
+    "check": (check, "the simulator beside real nodes"),
 }
 
 

@@ -23,7 +23,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class ColdStart:
-    """Parameters. Rates in bytes a second, times in seconds."""
+    """Parameters. Rates in bytes a second, times in seconds. `local_origin` 1: nodes reach it without their links;
+    `kill`: a node dies after this share of the time that one needs alone."""
 
     nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 64, 256, 1024)
     rack_size: int = 16
@@ -42,6 +43,7 @@ class ColdStart:
     streams: int = 8
     jitter: float = 1.0
     settle: float = QUIET_SECONDS
+    local_origin: int = 0
     how: str = "chain"
     kill: float = 0.0
     seed: int = 1
@@ -53,6 +55,7 @@ class ColdStart:
             uplink_rate=self.uplink_rate,
             origin_rate=self.origin_rate,
             disk_rate=self.disk_rate,
+            local_origin=bool(self.local_origin),
         )
 
     def shape(self) -> Shape:

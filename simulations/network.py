@@ -38,9 +38,17 @@ class Network:
     """Nodes with a link each way, racks with an uplink each way, one origin outside of all racks."""
 
     def __init__(
-        self, racks: Sequence[int], *, node_rate: float, uplink_rate: float, origin_rate: float, disk_rate: float
+        self,
+        racks: Sequence[int],
+        *,
+        node_rate: float,
+        uplink_rate: float,
+        origin_rate: float,
+        disk_rate: float,
+        local_origin: bool = False,
     ) -> None:
-        """`racks[n]` is the rack of node n."""
+        """`racks[n]` is the rack of node n. `local_origin`: nodes reach the origin without using their links."""
+        self._local_origin = local_origin
         self.racks = tuple(racks)
         self.up = [Pipe(f"node {n} sends", node_rate) for n in range(len(racks))]
         self.down = [Pipe(f"node {n} receives", node_rate) for n in range(len(racks))]
@@ -58,6 +66,8 @@ class Network:
         return self.up[source], self.out[ours], self.into[theirs], self.down[target], self.disk[target]
 
     def from_origin(self, target: int) -> Path:
+        if self._local_origin:
+            return self.origin, self.disk[target]
         return self.origin, self.into[self.racks[target]], self.down[target], self.disk[target]
 
     def unstored(self, path: Path) -> Path:

@@ -30,15 +30,24 @@ class ChainRoutes:
     else its predecessor. `wants`: who takes part, at first everybody."""
 
     def __init__(
-        self, peers: Sequence[Peer], keys: Sequence[ChunkId], *, replicas: int, streams: int, fan_out: bool = False
+        self,
+        peers: Sequence[Peer],
+        keys: Sequence[ChunkId],
+        *,
+        replicas: int,
+        streams: int,
+        fan_out: bool = False,
+        warm: Sequence[int] = (),
     ) -> None:
-        """`fan_out`: not in the product: the first node of a rack passes a segment on to the next rack and to its own,
-        so that a chunk makes as many hops as there are racks and nodes in a rack, not as many as there are nodes."""
+        """`warm`: nodes that have the whole set, so that they are asked where the origin would be read. `fan_out`: not
+        in the product: the first node of a rack passes a segment on to the next rack and to its own, so that a chunk
+        makes as many hops as there are racks and nodes in a rack, not as many as there are nodes."""
         self.peers = tuple(peers)
         self.numbers = {peer.node_id: number for number, peer in enumerate(peers)}
         self.keys = keys
         self.replicas, self.streams, self.fan_out = replicas, streams, fan_out
         self.wants = set(self.numbers)
+        self.warm = tuple(self.peers[node] for node in warm)
         self._alive = self.peers
         self._plan()
 
@@ -48,7 +57,7 @@ class ChainRoutes:
         self._plan()
 
     def _plan(self) -> None:
-        self._readers = reader_set(self._alive, self.numbers, ORIGIN_ID, self.streams)
+        self._readers = self.warm or reader_set(self._alive, self.numbers, ORIGIN_ID, self.streams)
         self._sources: dict[int, array[int]] = {}
 
     def source(self, node: int, segment: int) -> int:

@@ -158,7 +158,9 @@ def _direct(engine: Engine, network: Network, shape: Shape) -> Read:
 def _through_hoard(setting: Setting, engine: Engine, network: Network, plans: list[JobPlan], *, fill: bool) -> Read:
     shape = setting.shape
     placed = keys(shape.segments, setting.seed)
-    routes = ChainRoutes(peers(setting.racks, setting.seed), placed, replicas=1, streams=setting.streams)
+    routes = ChainRoutes(
+        peers(setting.racks, setting.seed), placed, replicas=1, streams=setting.streams, warm=setting.warm
+    )
     filling = Filling(engine, network, shape, routes)
     for node in setting.warm:
         filling.held[node] = [filling.whole] * shape.segments

@@ -26,6 +26,7 @@ from hoard_p2p.config import (
     parse_listen,
     parse_size,
 )
+from hoard_p2p.origin.allowed import parse_prefix
 from hoard_p2p.peer import is_loopback
 from hoard_p2p.printing import printable, size_text
 
@@ -167,6 +168,8 @@ def up(
     from hoard_p2p.node.main import run_node
 
     host, port = parse_listen(listen)
+    for prefix in allow_origin:
+        parse_prefix(prefix)
     settings = NodeSettings(
         data_dir=data_dir,
         host=host,

@@ -75,7 +75,8 @@ class EtcdDiscovery:
                     record = encode_leased(self._advert, advertised(self._advert.host, interfaces.up_addresses()))
                     if not lease or not await registry.keep_alive(lease):
                         lease, told = await registry.grant(LEASE_SECONDS), b""
-                    if record != told:
+                    # a clone that had the same id took the key with it, or somebody deleted it
+                    if record != told or (self._follows and not self._roll.has(key)):
                         await registry.put(key, record, lease=lease)
                         told = record
                     self._reached("lease")

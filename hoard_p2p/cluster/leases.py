@@ -77,6 +77,10 @@ class Roll:
                 found += leased.addresses
         return found
 
+    def has(self, key: str) -> bool:
+        """Whether a key is there."""
+        return key in self._there
+
     def members(self, now: float) -> frozenset[NodeId]:
         """Who is a member at this time."""
         self._missing = {key: known for key, known in self._missing.items() if known[1] > now}

@@ -298,10 +298,13 @@ class Fetcher:
             if flight.waited() and not flight.due():  # all of it is being brought
                 await flight.stirred(MOMENT)
                 continue
-            await self._demand_round(flight)
+            over = await self._demand_round(flight)
             while flight.filling and flight.waited() and not flight.late():
                 await flight.stirred(LULL)  # it may bring what the others lack
-            if flight.late() or not flight.waited():
+            if not over or flight.late() or not flight.waited():
+                continue
+            if flight.deferred:
+                await flight.stirred(MOMENT)
                 continue
             if not flight.unreachable and not self._outlook().absent:
                 self._give_up(key, flight)
@@ -309,13 +312,14 @@ class Fetcher:
             await flight.pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _demand_round(self, flight: Flight) -> None:
+    async def _demand_round(self, flight: Flight) -> bool:
         """Ask each source in turn. One that has what is waited for, and is slow, goes on while the next one is asked
-        too; nobody is given up before all have answered."""
+        too; nobody is given up before all have answered. Returns false if some were not asked, since the fill lane was
+        bringing all that is waited for: it may yet fail to."""
         slow: set[asyncio.Task[None]] = set()
         async for source in self._sources.demand(flight):
             if not flight.due():
-                return
+                return False
             task = self._group.create_task(self._drained(flight, source))
             task.add_done_callback(lambda _: flight.stir())
             if source.mode is not None:
@@ -324,6 +328,7 @@ class Fetcher:
                 slow.add(task)
         while flight.due() and (slow := {task for task in slow if not task.done()}):
             await flight.stirred(LULL)
+        return True
 
     async def _drained(self, flight: Flight, source: Source) -> None:
         try:

@@ -54,6 +54,8 @@ class Flight:
         # Somebody did not answer in this round, and another one may go better; or sent wrong bytes, and so did not tell
         # what else it has.
         self.unreachable = self.unclear = False
+        self.deferred = False
+        """In this round something that is waited for was left to the fill lane: not everybody was asked for it."""
         self.begun = asyncio.Event()
         """What is missing is known."""
         self.fill_over = asyncio.Event()
@@ -149,6 +151,8 @@ class Flight:
                 self.land(chunk_id, Landed(here, b""))
         self._round = {chunk.chunk_id for chunk in self.due()}
         self._tried.clear()
+        self.without.clear()
+        self.deferred = False
         self.unreachable = self.unclear = False
 
     # --- what to ask for
@@ -157,6 +161,7 @@ class Flight:
         """What the demand lane is to ask for: all that is waited for, but for what the fill lane is bringing."""
         waited = self.waited()
         if self._clock() - self._progress < PROGRESS_SECONDS:
+            self.deferred |= not waited.isdisjoint(self._filled)
             waited -= self._filled
         return [chunk for chunk_id, chunk in self.missing.items() if chunk_id in waited]
 

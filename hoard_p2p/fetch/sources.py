@@ -103,12 +103,19 @@ class Sources:
 
     async def demand(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for what somebody waits for, best first; `flight.first` before all others."""
-        if flight.segment.number >= 0 and flight.first is None:
-            for gateway in self._course(flight.segment).gateways:
-                if gateway.node_id not in self._suspects():
-                    yield Source(gateway, AskMode.GATE)
+        for gateway in self._gateways(flight):
+            if gateway.node_id not in self._suspects():
+                yield Source(gateway, AskMode.GATE)
         async for source in self._having(flight, reads=True):
             yield source
+
+    def _gateways(self, flight: Flight) -> tuple[Peer, ...]:
+        """Who brings things into this node's rack. Not for the origin's reader: they would ask it in turn."""
+        if flight.segment.number < 0 or flight.first is not None:
+            return ()
+        reader = self._origins.reader(flight.segment, ())
+        is_reader = reader is not None and reader.node_id == self._view().me
+        return () if is_reader else self._course(flight.segment).gateways
 
     async def fill(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
@@ -165,7 +172,6 @@ class Sources:
         for _ in range(READERS_TRIED):
             reader = self._origins.reader(flight.segment, flight.without)
             if reader is None:
-                flight.without.clear()  # another round asks them again
                 return
             yield Source(reader, AskMode.FETCH)
             if reader.node_id not in flight.without:

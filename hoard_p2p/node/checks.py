@@ -30,6 +30,7 @@ OLDEST, NEWEST_NEED = (5, 4), (6, 9)
 FEW_FILES = 4096
 LITTLE_BACKGROUND = 1024
 LITTLE_ROOM = 0.05
+UNEVEN = 1.25
 PING = Patience(quick=5.0)
 _BACKGROUND = Path("/sys/module/fuse/parameters")
 _DEVICES = Path("/sys/class/bdi")
@@ -168,7 +169,7 @@ def node(patient: Patient) -> Iterator[Finding]:
     try:
         with NodeClient.connect(patient.data_dir, PING) as client:
             pid = client.call("ping", {}).body.get("pid")
-            room = _room(client)
+            room, racks = _told(client, "capacity"), _told(client, "racks")
     except NoNode as error:
         yield warning(f"{error}", f"mounts serve what is stored, and wait for it: hoard up --detach --data-dir {shown}")
     except DeadlineExceeded as error:
@@ -176,12 +177,13 @@ def node(patient: Patient) -> Iterator[Finding]:
     else:
         yield ok(f"it answers, pid {pid}")
         yield from judge_state(str(room.get("state")), str(room.get("state_reason")))
+        yield from judge_racks(racks.get("racks"))
 
 
-def _room(client: NodeClient) -> Mapping[str, Json]:
+def _told(client: NodeClient, operation: str) -> Mapping[str, Json]:
     """Nothing if this user may not ask, or the node is of another version."""
     try:
-        return client.call("capacity", {}).body
+        return client.call(operation, {}).body
     except (BadRequest, Refused):
         return {}
 
@@ -192,6 +194,18 @@ def judge_state(state: str, why: str) -> Iterator[Finding]:
         yield warning(f"its store is full: {why}", "what is read is passed through without being stored: make room")
     elif state in (State.READ_ONLY.value, State.FAILING.value):
         yield failure(f"its store is {state}: {why}", "the node goes on by itself when the disk can be written again")
+
+
+def judge_racks(racks: Json) -> Iterator[Finding]:
+    """Racks whose nodes keep much more than their share by weight; nothing where there are none."""
+    listed = racks if isinstance(racks, list) else []
+    loads = [(rack.get("rack"), rack.get("load")) for rack in listed if isinstance(rack, dict)]
+    uneven = [f"{name} {load:g} times" for name, load in loads if isinstance(load, int | float) and load >= UNEVEN]
+    if uneven:
+        yield warning(
+            f"racks are uneven: copies go to distinct racks, so nodes keep more than their share: {', '.join(uneven)}",
+            "give the small racks more nodes or capacity, or name small racks that may fail together alike (--rack)",
+        )
 
 
 # --- mounts

@@ -33,6 +33,9 @@ SEGMENT_SECONDS = 120.0
 COUNT_SECONDS = 1.0
 """What has landed is looked for in the index so often: it gets there in groups."""
 
+AGAIN_SECONDS = 60.0
+"""After so long the background fill of a mount looks again for what it could not get."""
+
 NEAR = 3
 """Segments behind a reader that are filled before the others."""
 
@@ -98,16 +101,10 @@ class Fills:
         for one in kept:
             self._expected.pop(one.record.snapshot, None)
         for snapshot in self._background.keys() - mounted:
-            self._background[snapshot].cancel()
+            self._background.pop(snapshot).cancel()
         for snapshot in mounted - self._background.keys():
-            task = self._node.group.create_task(self._fill_behind(snapshot))
-            self._background[snapshot] = task
-            task.add_done_callback(lambda _, snapshot=snapshot: self._ended(snapshot))  # type: ignore[misc]  # bound
+            self._background[snapshot] = self._node.group.create_task(self._fill_behind(snapshot))
         self._stand()
-
-    def _ended(self, snapshot: SnapshotId) -> None:
-        self._background.pop(snapshot, None)
-        self.running.pop(snapshot, None)
 
     def _stand(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -126,19 +123,25 @@ class Fills:
     # --- filling
 
     async def _fill_behind(self, snapshot: SnapshotId) -> None:
-        """The background fill of a mounted snapshot. It stays the task of its mount: after the fill it waits."""
+        """The background fill of a mounted snapshot."""
         fill = self.running[snapshot] = Fill()
         try:
             opened = await self._node.open(snapshot)
             await self._fill(opened, fill, _untold)
+            while fill.whole < fill.segments and not self._node.writer.full:
+                log.info("%d segments of %s are not here yet: %s", len(fill.lost), short(snapshot), fill.trouble)
+                await asyncio.sleep(AGAIN_SECONDS)
+                fill = self.running[snapshot] = Fill()
+                await self._fill(opened, fill, _untold)
         except StoreFull as error:
             log.info("%s is not filled, only what is read is fetched: %s", short(snapshot), error)
         except HoardError as error:
             log.warning("%s is not filled: %s", short(snapshot), error)
         except Exception:  # the door of this task: a bug must not end the group, and the node with it
             log.exception("filling %s failed", short(snapshot))
-        self.running.pop(snapshot, None)
-        await asyncio.Event().wait()
+        finally:
+            if self.running.get(snapshot) is fill:
+                del self.running[snapshot]
 
     async def warm(self, opened: OpenSnapshot, told: Told) -> Fill:
         """Bring all of the snapshot here; returns when it is on the disk, counted there.

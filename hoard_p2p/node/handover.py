@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from hoard_p2p.errors import Unavailable
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.placement import homes
+from hoard_p2p.placement import homes, rows
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,10 @@ class Copies:
         self._view = view
         self._wanted = min(replicas, len(view.peers))
         self._keys = keys
-        self._orders = {segment: homes(view.peers, key, replicas + SPARE) for segment, key in keys.items()}
+        found = rows(view.peers, list(keys.values()), replicas + SPARE)
+        self._orders = {
+            segment: tuple(view.by_id[node] for node in row) for segment, row in zip(keys, found, strict=True)
+        }
         self._asked: dict[int, set[NodeId]] = defaultdict(set)
         self._mine = [
             segment

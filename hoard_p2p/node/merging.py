@@ -9,14 +9,14 @@ nobody, because its copies are not made yet or only its root was asked for. A hi
 its `removed` is that time then, and it is the tombstone that peers are told.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from blake3 import blake3
 
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.node.names_buckets import Buckets, Told
+from hoard_p2p.node.names_buckets import Buckets, Part, parted
 from hoard_p2p.node.names_wire import ref_bytes, snapshot_bytes
 from hoard_p2p.storage.records import MAX_HISTORY, PastValue, RefRecord, SnapshotRecord
 
@@ -83,30 +83,49 @@ def is_living(record: SnapshotRecord) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Snapshots:
-    """The snapshots that a node knows at one moment. Never changes, so that any thread may read it."""
+    """The snapshots that a node knows at one moment. Never changes, so that any thread may read it.
+
+    What is told of them is kept in parts, by the first byte of the id: a change costs what its part costs, among many.
+    """
 
     records: Mapping[SnapshotId, SnapshotRecord]
+    known: Mapping[int, Part[SnapshotRecord]] = field(default_factory=dict)
+    """Parts of these records that were worked out before."""
+
+    def after(self, records: Mapping[SnapshotId, SnapshotRecord]) -> "Snapshots":
+        """What is known after a change."""
+        changed = {one[0] for one, record in records.items() if self.records.get(one) is not record}
+        changed |= {one[0] for one in self.records.keys() - records.keys()}
+        return Snapshots(records, {number: part for number, part in enumerate(self.parts) if number not in changed})
+
+    @cached_property
+    def parts(self) -> tuple[Part[SnapshotRecord], ...]:
+        """What peers are told: shown snapshots and tombstones, by id."""
+        return parted(self._told(), snapshot_bytes, self.known)
+
+    def _told(self) -> Iterator[tuple[int, SnapshotRecord]]:
+        changed = (one for one in self.records if one[0] not in self.known)
+        for one in sorted(changed):
+            record = self.records[one]
+            if is_living(record) and record.shown:
+                yield one[0], record
+            elif record.removed:
+                yield one[0], tombstone(one, record.removed)
 
     @cached_property
     def told(self) -> list[SnapshotRecord]:
-        """What peers are told: shown snapshots and tombstones, by id."""
-        told = []
-        for _, record in sorted(self.records.items()):
-            if is_living(record) and record.shown:
-                told.append(record)
-            elif record.removed:
-                told.append(tombstone(record.id, record.removed))
-        return told
+        """All of the parts."""
+        return [record for part in self.parts for record in part.records]
 
     @cached_property
     def digest(self) -> bytes:
         """Of exactly what peers are told: equal on nodes that would tell each other nothing new."""
-        return blake3(b"".join(map(snapshot_bytes, self.told))).digest()
+        return blake3(b"".join(part.joined for part in self.parts)).digest()
 
     @cached_property
     def buckets(self) -> Buckets[SnapshotRecord]:
-        """Blocking for some 0.1 s where there are many. The same in parts, by the first byte of the id."""
-        return Buckets(Told(record.id[0], snapshot_bytes(record), record) for record in self.told)
+        """Blocking for some 0.1 s at first, where there are many."""
+        return Buckets(self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,4 +145,4 @@ class Refs:
     @cached_property
     def buckets(self) -> Buckets[RefRecord]:
         """Blocking for some 0.1 s where there are many. By the first byte of the blake3 of the name."""
-        return Buckets(Told(blake3(ref.name.encode()).digest(1)[0], ref_bytes(ref), ref) for ref in self.told)
+        return Buckets(parted(((blake3(ref.name.encode()).digest(1)[0], ref) for ref in self.told), ref_bytes, {}))

@@ -124,7 +124,7 @@ class Names:
                 yield draft
             finally:
                 if draft.snapshots_changed:
-                    snapshots = Snapshots(draft.snapshots)
+                    snapshots = self._snapshots.after(draft.snapshots)
                     _ = snapshots.digest  # worked out here, not by the event loop that asks for it
                     self._snapshots = snapshots
                 if draft.refs_changed:

@@ -5,8 +5,11 @@ bytes of the blake3 of its marks in order. Two nodes compare digests, then one t
 and gets the records that have others.
 """
 
-from collections.abc import Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 from blake3 import blake3
 
@@ -16,28 +19,41 @@ MARK = 8
 T = TypeVar("T")
 
 
-class Told(NamedTuple, Generic[T]):
-    """One record: the part it is in, the bytes of it that digests cover, and itself."""
+@dataclass(frozen=True, eq=False)
+class Part(Generic[T]):
+    """Some records, and of each the bytes that digests cover. Never changes."""
 
-    part: int
-    covered: bytes
-    record: T
+    records: Sequence[T]
+    covered: Sequence[bytes]
+
+    @cached_property
+    def joined(self) -> bytes:
+        """What digests cover, one record after the other."""
+        return b"".join(self.covered)
+
+    @cached_property
+    def by_mark(self) -> dict[bytes, T]:
+        """In the order of marks."""
+        marks = (blake3(covered).digest(MARK) for covered in self.covered)
+        return dict(sorted(zip(marks, self.records), key=itemgetter(0)))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of the marks."""
+        return blake3(b"".join(self.by_mark)).digest(MARK)
 
 
 class Buckets(Generic[T]):
-    """Records by part and mark. Never changes."""
+    """All parts. Never changes."""
 
-    def __init__(self, told: Iterable[Told[T]]) -> None:
-        parts: list[dict[bytes, T]] = [{} for _ in range(PARTS)]
-        for part, covered, record in told:
-            parts[part][blake3(covered).digest(MARK)] = record
-        self._parts = [dict(sorted(part.items())) for part in parts]
-        self.digests = b"".join(blake3(b"".join(part)).digest(MARK) for part in self._parts)
+    def __init__(self, parts: Sequence[Part[T]]) -> None:
+        self._parts = parts
+        self.digests = b"".join(part.digest for part in parts)
         """Of all parts, `MARK` bytes each."""
 
     def marks(self, part: int) -> bytes:
         """Of the records of one part, one after the other."""
-        return b"".join(self._parts[part])
+        return b"".join(self._parts[part].by_mark)
 
     def differing(self, digests: bytes) -> list[int]:
         """The parts that have other digests."""
@@ -51,4 +67,19 @@ class Buckets(Generic[T]):
     def missing(self, part: int, marks: bytes) -> list[T]:
         """The records of a part whose marks are not among `marks`."""
         known = {marks[at : at + MARK] for at in range(0, len(marks), MARK)}
-        return [record for mark, record in self._parts[part].items() if mark not in known]
+        return [record for mark, record in self._parts[part].by_mark.items() if mark not in known]
+
+
+def parted(
+    told: Iterable[tuple[int, T]], cover: Callable[[T], bytes], known: Mapping[int, Part[T]]
+) -> tuple[Part[T], ...]:
+    """Records with the number of their part, in parts; `known`: parts that are as they were."""
+    fresh: dict[int, list[T]] = {}
+    for part, record in told:
+        if part not in known:
+            fresh.setdefault(part, []).append(record)
+    return tuple(known.get(part) or _part(fresh.get(part, []), cover) for part in range(PARTS))
+
+
+def _part(records: list[T], cover: Callable[[T], bytes]) -> Part[T]:
+    return Part(records, [cover(record) for record in records])

@@ -21,7 +21,7 @@ from hoard_p2p.errors import BadRequest, HoardError, Refused, Unavailable
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_wire import MAX_ORIGIN, fits_line
-from hoard_p2p.origin.allowed import directory_of, directory_url, is_beneath, parse_prefix, real_path
+from hoard_p2p.origin.allowed import directory_of, directory_url, is_beneath, may_look, parse_prefix, real_path
 from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.peer import OriginId, origin_id
 from hoard_p2p.printing import printable
@@ -30,7 +30,7 @@ from hoard_p2p.storage.store import Store
 log = logging.getLogger(__name__)
 
 NAMED = b"origins"
-"""In META: the real paths that local users named, as JSON."""
+"""In META: the paths that local users named, as they wrote them and as they are, as JSON."""
 
 MOST_NAMED = 256
 MOST_ORIGINS = 256
@@ -99,7 +99,7 @@ class Origins:
 
     async def look(self) -> None:
         """Open what may be read, close what went away, and tell all if that changed something."""
-        urls = list(dict.fromkeys(record.origin for record in self._names.known() if record.origin))[:MOST_ORIGINS]
+        urls = await asyncio.to_thread(self._urls)
         async with asyncio.TaskGroup() as group:
             looks = [group.create_task(self._look_at(url)) for url in urls]
         found = [look.result() for look in looks]
@@ -112,6 +112,13 @@ class Origins:
                 )  # fmt: skip
         self._known = {origin.url: origin for origin in found}
         self._tell()
+
+    def _urls(self) -> list[str]:
+        """Blocking. Those that may be read first, since anybody can tell any number of others."""
+        named, prefixes = self.named(), [*self._prefixes, *self._real_prefixes()]
+        told = dict.fromkeys(record.origin for record in self._names.known() if record.origin)
+        ours = {url for url in told if (path := directory_of(url)) and may_look(path, named, prefixes)}
+        return sorted(told, key=lambda url: url not in ours)[:MOST_ORIGINS]
 
     def _tell(self) -> None:
         self._stand(frozenset(origin.id for origin in self._known.values() if origin.opened is not None))
@@ -133,33 +140,31 @@ class Origins:
         """Blocking."""
         try:
             if known is not None and known.opened is not None:
-                self._allowed(known.opened.path)
+                self._check_allowed(known.opened.path, self.named())
                 known.opened.check()
                 return known
-            return Origin(url, origin_id(url), DirectoryOrigin.open(self._real(url)), "")
+            return Origin(url, origin_id(url), self._opened(url), "")
         except HoardError as error:
             return Origin(url, origin_id(url), None, str(error))
 
-    def _real(self, url: str) -> Path:
-        """The real path of a directory origin that this node may read. Raises Unavailable, Refused."""
-        path = directory_of(url)
+    def _opened(self, url: str) -> DirectoryOrigin:
+        """A directory origin that this node may read. Raises Unavailable, Refused."""
+        path, named = directory_of(url), self.named()
         if path is None:
             raise Unavailable(f"the origin {printable(url)} is of a kind that this version cannot read")
+        if not may_look(path, named, [*self._prefixes, *self._real_prefixes()]):
+            raise _not_allowed(path)
         try:
             real = real_path(path)
         except OSError as error:
             raise Unavailable(f"the origin {printable(url)} is not there: {error.strerror}") from error
-        self._allowed(real)
-        return real
+        self._check_allowed(real, named)
+        return DirectoryOrigin.open(real, as_owner=str(real) not in named)
 
-    def _allowed(self, real: Path) -> None:
+    def _check_allowed(self, real: Path, named: Collection[str]) -> None:
         """Raises Refused."""
-        if str(real) in self.named() or is_beneath(real, self._real_prefixes()):
-            return
-        raise Refused(
-            f"the origin {printable(str(real))} may not be read by this node; allow it with: "
-            f"hoard up --allow-origin {printable(str(real))}"
-        )
+        if str(real) not in named and not is_beneath(real, self._real_prefixes()):
+            raise _not_allowed(real)
 
     def _real_prefixes(self) -> list[Path]:
         found = []
@@ -171,7 +176,7 @@ class Origins:
     # --- naming
 
     def named(self) -> list[str]:
-        """Blocking. The real paths that local users named."""
+        """Blocking. The paths that local users named."""
         told = json.loads(self._store.meta(NAMED) or b"[]")
         return [str(path) for path in told] if isinstance(told, list) else []
 
@@ -195,15 +200,16 @@ class Origins:
             real = real_path(path)
         except OSError as error:
             raise Unavailable(f"the node cannot see {printable(str(path))}: {error.strerror}") from error
-        opened = DirectoryOrigin.open(real)
+        opened = DirectoryOrigin.open(real, as_owner=False)
         if opened.identity != identity:
             raise Refused(
                 f"{printable(str(path))} is another directory for the node than for this command: are they in "
                 "different containers? Publish it without --shared-origin, or where the node sees it"
             )
         named = self.named()
-        if str(real) not in named:
-            self._store.choose(NAMED, json.dumps([*named, str(real)][-MOST_NAMED:]).encode())
+        fresh = [text for text in dict.fromkeys((str(path), str(real))) if text not in named]
+        if fresh:
+            self._store.choose(NAMED, json.dumps([*named, *fresh][-MOST_NAMED:]).encode())
         return opened
 
     # --- asking
@@ -227,6 +233,11 @@ class Origins:
     def close(self) -> None:
         """Blocking."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _not_allowed(path: Path) -> Refused:
+    text = printable(str(path))
+    return Refused(f"the origin {text} may not be read by this node; allow it with: hoard up --allow-origin {text}")
 
 
 def _body(origin: Origin, nodes: int) -> dict[str, Json]:

@@ -8,6 +8,7 @@ from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.draining import Drain
 from hoard_p2p.node.local import LocalReply, LocalRequest
 from hoard_p2p.node.names_wire import MAX_REPLICAS
+from hoard_p2p.node.status import racks_body
 from hoard_p2p.node.where import where
 from hoard_p2p.transfer.wire import Announcement
 
@@ -39,4 +40,8 @@ async def _where(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply(await where(node, await node.resolve(text_of(request.args, "snapshot"))))
 
 
-OPERATIONS: Mapping[str, Operation] = {"replicas": _replicas, "drain": _drain, "where": _where}
+async def _racks(node: Node, request: LocalRequest) -> LocalReply:
+    return LocalReply({"racks": await node.blocking(racks_body, node)})
+
+
+OPERATIONS: Mapping[str, Operation] = {"replicas": _replicas, "drain": _drain, "where": _where, "racks": _racks}

@@ -44,7 +44,7 @@ SNAPSHOTS_AT_ONCE = 32
 """Planned together, so that the most endangered segments of all of them come first."""
 ASKED_PEERS = 64
 ASK_SECONDS = 10.0
-PULLS_AT_ONCE = 2
+PULLS_AT_ONCE = 4
 FULL_SECONDS = 60.0
 """For so long a node that was too full for a copy tells that it takes none."""
 

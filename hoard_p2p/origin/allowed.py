@@ -40,6 +40,13 @@ def is_beneath(real: Path, prefixes: Iterable[Path]) -> bool:
     return any(real.is_relative_to(prefix) for prefix in prefixes)
 
 
+def may_look(path: Path, named: Iterable[str], prefixes: Iterable[Path]) -> bool:
+    """Whether a path that a peer told may be looked at, to see where it leads: it is written like one that is
+    allowed here. Others are not even resolved: that alone can mount something (autofs), or hang."""
+    plain = Path(os.path.normpath(path))
+    return str(plain) in named or is_beneath(plain, prefixes)
+
+
 def real_path(path: Path) -> Path:
     """Blocking. The path with every symbolic link followed. Raises OSError."""
     return Path(os.path.realpath(path, strict=True))

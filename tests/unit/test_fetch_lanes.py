@@ -344,3 +344,36 @@ def test_nobody_says_that_a_chunk_is_nowhere_before_a_slow_peer_has_answered() -
         peers.go_on.set()
 
     cluster.run(scenario)
+
+
+def test_what_was_left_to_a_fill_that_then_fails_is_asked_for_everywhere_before_it_is_given_up() -> None:
+    cluster = a_cluster(everywhere(), Course(N2, (), 1))
+    cluster.network.holdings = {a_peer(number).node_id: {} for number in range(1, 5)}
+    cluster.network.holdings[N2.node_id] = {CHUNKS[0].chunk_id: DATA[0]}
+    cluster.network = cluster.segments = dripping = Dripping(cluster.network.holdings)
+    cluster.origins = origin = MemoryOrigin(N1, ME)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        fetcher.ahead(SEGMENT)
+        assert await asyncio.to_thread(dripping.dripped.wait, 10)
+        cluster.settled = False  # so that the fill does not come to the origin
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[5], timeout=5))
+            await asyncio.sleep(0)
+            dripping.go_on.set()
+        assert reader.result().place is not None
+
+    cluster.run(scenario)
+    assert CHUNKS[5].chunk_id in origin.reads
+
+
+def test_the_origin_s_reader_asks_no_gateway_which_would_ask_it() -> None:
+    cluster = a_cluster(everywhere(), Course(N3, (N1,), 2))
+    cluster.network.holdings = {a_peer(number).node_id: {} for number in range(1, 5)}
+    cluster.origins = MemoryOrigin(ME)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5, fill=False)
+
+    cluster.run(scenario)
+    assert asked(cluster) == []

@@ -26,6 +26,13 @@ def test_an_old_kernel_is_told_what_it_lacks(release: str, verdict: Verdict) -> 
     assert bool(found.advice) is (verdict is not OK)
 
 
+def test_racks_whose_nodes_keep_more_than_their_share_are_named() -> None:
+    (found,) = checks.judge_racks([{"rack": "r1", "load": 0.67}, {"rack": "r2", "load": 2.0}])
+    assert found.verdict is WARNING and "r2 2 times" in found.says and "r1" not in found.says
+    assert list(checks.judge_racks([{"rack": "r1", "load": 1.1}])) == []
+    assert list(checks.judge_racks(None)) == []
+
+
 @pytest.mark.parametrize(
     ("kind", "free", "verdict"),
     [

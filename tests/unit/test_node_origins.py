@@ -112,6 +112,22 @@ def test_what_a_user_named_is_allowed_after_a_restart(tmp_path: Path) -> None:
     run(main)
 
 
+def test_a_link_that_leads_out_of_what_is_allowed_is_not_followed(tmp_path: Path) -> None:
+    async def main() -> None:
+        source, allowed = a_source(tmp_path / "source"), tmp_path / "allowed"
+        allowed.mkdir()
+        (allowed / "link").symlink_to(source)
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node, allow=[allowed]) as other:
+            told = await published(node, source, source=os.fspath(allowed / "link"))
+            assert told["origin"] == url_of(allowed / "link")
+            await until(lambda: bool(other.known_origins.body(lambda _: 0)))
+            with pytest.raises(Unavailable, match=f"the origin {source} may not be read"):
+                other.known_origins.opened(url_of(allowed / "link"))
+            assert node.known_origins.named() == [str(allowed / "link"), str(source)]
+
+    run(main)
+
+
 def test_nodes_agree_on_the_reader_and_pass_to_the_next_one(tmp_path: Path) -> None:
     async def main() -> None:
         source = a_source(tmp_path / "source")
@@ -300,5 +316,18 @@ def test_an_origin_that_is_away_is_waited_for_within_the_deadline(tmp_path: Path
             (tmp_path / "elsewhere").rename(source)
             await node.known_origins.look()
             await node.need(snapshot, 0, wrong=None, timeout=20)
+
+    run(main)
+
+
+def test_a_node_that_may_not_read_gets_it_from_the_one_that_may(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            snapshot = await shared(node, source)
+            await node.retention.evict(snapshot)
+            await until(lambda: bool(other.agent.reading(origin_id(url_of(source)))))
+            assert len(await taken_in(other, snapshot)) == 4
+            assert meter(node)["read"] == 4 * SIZE
 
     run(main)

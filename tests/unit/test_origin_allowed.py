@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hoard_p2p.errors import BadRequest
-from hoard_p2p.origin.allowed import directory_of, directory_url, is_beneath, parse_prefix
+from hoard_p2p.origin.allowed import directory_of, directory_url, is_beneath, may_look, parse_prefix
 
 
 def test_a_prefix_allows_itself_and_what_is_beneath_by_whole_components() -> None:
@@ -31,3 +31,18 @@ def test_what_can_be_no_prefix_is_refused(text: str) -> None:
 def test_only_absolute_directories_are_directory_origins(url: str) -> None:
     assert directory_of(url) is None
     assert directory_of(directory_url("/mnt/nfs/")) == Path("/mnt/nfs")
+
+
+@pytest.mark.parametrize(
+    ("path", "look"),
+    [
+        ("/mnt/data/set", True),
+        ("/mnt/data/../data/set", True),
+        ("/mnt/data/../secret", False),
+        ("/net/evil/share", False),
+        ("/home/me/set", True),
+        ("/home/me/set/sub", False),
+    ],
+)
+def test_what_a_peer_tells_is_looked_at_only_if_it_is_written_like_what_is_allowed(path: str, look: bool) -> None:
+    assert may_look(Path(path), ["/home/me/set"], [Path("/mnt/data")]) is look
