@@ -15,10 +15,12 @@ from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerUnavailable, StoreFailed
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
+from hoard_p2p.fetch.pace import Drag
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
 from hoard_p2p.fetch.sources import Favour, Source
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
+from hoard_p2p.fetch.watching import watched
 from hoard_p2p.ids import ChunkId, short
 from hoard_p2p.interfaces import AskMode, PeerChunks, PeerSegments, Place, SegmentAsk
 from hoard_p2p.peer import NodeId, Peer
@@ -101,6 +103,7 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
+        self._drag = Drag()
         self.unstored = Unstored()
         self.received = 0
         """Bytes received from peers since the start."""
@@ -117,7 +120,8 @@ class Questions:
                 return Answer(useless=silent)
             work = self._work(flight, source, batch, self._deliver(flight, batch, given, loop))
             try:
-                answer = await loop.run_in_executor(lane.executor, work)
+                with watched(self._drag, peer, given, self._peers.abandon, loop) as begins:
+                    answer = await loop.run_in_executor(lane.executor, begins(work))
             except PeerUnavailable as error:
                 return self._unreachable(flight, peer, given, str(error))
             except ChunkCorrupt as error:

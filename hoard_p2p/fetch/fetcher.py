@@ -17,14 +17,14 @@ from hoard_p2p.errors import ChunkUnavailable, HoardError
 from hoard_p2p.fetch.asking import Keeper, Lane, Questions
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
-from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
+from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of, silence_allowed
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.pace import Pace
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Favour, Source, Sources
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
-from hoard_p2p.interfaces import PeerChunks, PeerSegments
+from hoard_p2p.interfaces import AskMode, PeerChunks, PeerSegments
 from hoard_p2p.peer import NodeId, Peer
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,9 @@ NOWHERE_SECONDS = 1.0
 
 LINGER_SECONDS = 1.0
 """For so long what a peer waits for is looked for although it has hung up: it was told to ask again."""
+
+HINT_SECONDS = 0.5
+"""A source that gets what it lacks is waited for a little longer than it is allowed to be silent: it is left then."""
 
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
@@ -93,6 +96,7 @@ class Fetcher:
         self._keeper = keeper
         self._sources = sources
         self._outlook = outlook
+        self._me = me
         self._demand, self._fill = Lane(executor), Lane(fillers)
         origins = origins or NoOrigin()
         self._questions = Questions(
@@ -313,19 +317,21 @@ class Fetcher:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _demand_round(self, flight: Flight) -> bool:
-        """Ask each source in turn. One that has what is waited for, and is slow, goes on while the next one is asked
-        too; nobody is given up before all have answered. Returns false if some were not asked, since the fill lane was
-        bringing all that is waited for: it may yet fail to."""
+        """Ask each source in turn. One that is slow goes on while the next one is asked too; nobody is given up before
+        all have answered. Returns false if some were not asked, since the fill lane was bringing all that is waited
+        for: it may yet fail to."""
         slow: set[asyncio.Task[None]] = set()
         async for source in self._sources.demand(flight):
             if not flight.due():
                 return False
             task = self._group.create_task(self._drained(flight, source))
             task.add_done_callback(lambda _: flight.stir())
-            if source.mode is not None:
-                await task
-            elif not await self._keeps_pace(flight, task, source.peer.node_id):
+            if source.mode is AskMode.FETCH and source.peer.node_id == self._me:
+                await task  # this node reads the origin, and nobody reads it besides
+            elif not await self._keeps_pace(flight, task, source):
                 slow.add(task)
+                if source.mode is AskMode.FETCH:
+                    flight.without.add(source.peer.node_id)
         while flight.due() and (slow := {task for task in slow if not task.done()}):
             await flight.stirred(LULL)
         return True
@@ -338,16 +344,19 @@ class Fetcher:
         except Exception:  # the door of this task: a bug must not end the group, and the node with it
             log.exception("asking %s for segment %d failed", source.peer.name, flight.segment.number)
 
-    async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", node: NodeId) -> bool:
-        """Wait for a source; false once it has brought nothing for longer than it usually takes."""
-        loop = asyncio.get_running_loop()
+    async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", source: Source) -> bool:
+        """Wait for a source; false once it has brought nothing for longer than it usually takes, or, if it is one that
+        gets things itself, than it may say nothing."""
+        loop, node = asyncio.get_running_loop(), source.peer.node_id
+        patience = self._pace.patience(node) if source.mode is None else silence_allowed(source) + HINT_SECONDS
         began, before = loop.time(), flight.landings
         while not task.done():
-            await asyncio.wait({task}, timeout=self._pace.patience(node))
+            await asyncio.wait({task}, timeout=patience)
             if flight.landings == before and not task.done():
                 return False
             before = flight.landings
-        self._pace.took(node, loop.time() - began)
+        if source.mode is None:
+            self._pace.took(node, loop.time() - began)
         return True
 
     def _give_up(self, key: _Key, flight: Flight) -> None:

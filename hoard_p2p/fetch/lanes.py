@@ -112,7 +112,7 @@ class Drain:
             answer = await self._asked(ask, source, candidates)
             if answer.given:
                 began = heard = clock()
-            if answer.over or clock() - heard > _silence_allowed(source):
+            if answer.over or clock() - heard > silence_allowed(source):
                 flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {clock() - heard:.1f} s")
                 flight.unreachable |= not answer.over
                 break
@@ -151,7 +151,8 @@ class Drain:
         return True
 
 
-def _silence_allowed(source: Source) -> float:
+def silence_allowed(source: Source) -> float:
+    """Seconds without a chunk after which a source that gets them while it is asked is passed by."""
     if source.mode is AskMode.CHAIN:
         return CHAIN_SECONDS + CHAIN_STEP * source.place
     return GATE_SECONDS if source.mode is AskMode.GATE else READER_SECONDS

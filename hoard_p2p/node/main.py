@@ -68,8 +68,8 @@ class _Stop(Exception):
 def run_node(settings: NodeSettings, report: Report, make_door: MakeDoor = make_server) -> int:
     """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
 
-    `report` is told once the node answers; peers come to the door that `make_door` makes. Raises NodeRunning, StoreFailed, BadRequest, Refused if it may open too few
-    files, and HoardError if the address is taken.
+    `report` is told once the node answers; peers come to the door that `make_door` makes. Raises NodeRunning,
+    StoreFailed, BadRequest, Refused if it may open too few files, and HoardError if the address is taken.
     """
     allow_files(NODE_FILES, "a node")
     settings = with_rack(settings)

@@ -1,7 +1,7 @@
 """A node that joins, keeps and promises as every node does, and lies when it is asked for chunks.
 
-A program. Its arguments are the settings of a node as JSON, and a file whose text is the lie; while that is missing it is
-honest. The lies: wrong (right length, other bytes), cut (one byte less than there is), short (the answer ends in its
+A program. Its arguments are the settings of a node as JSON, and a file whose text is the lie; while that is missing it
+is honest. The lies: wrong (right length, other bytes), cut (one byte less than there is), short (the answer ends in its
 middle), endless, html, drip (just more than what counts as silence), silent, denies (it has nothing of what it says it
 has), pending (it is always about to have it).
 """
@@ -42,7 +42,7 @@ ENDLESS = 1 << 40
 class Piece(NamedTuple):
     """A chunk as it was asked for by index; `data` None: it is not here."""
 
-    index: int
+    asked: int
     data: bytes | None
 
 
@@ -152,7 +152,7 @@ class LyingDoor:
                 return
             piece = _told(lie, item)
             assert piece.data is not None
-            await _send(lie, _http_chunk(FRAME.pack(piece.index, len(piece.data)) + piece.data), caller)
+            await _send(lie, _http_chunk(FRAME.pack(piece.asked, len(piece.data)) + piece.data), caller)
 
     async def _fed(self, body: bytes) -> AsyncGenerator[Piece | FeedEnd, None]:
         ask, patience = decode_ask(body)
@@ -183,10 +183,10 @@ async def _say_something_else(lie: str, caller: Caller, endless_head: bytes) -> 
 
 def _told(lie: str, piece: Piece) -> Piece:
     if lie in {"denies", "pending"} or piece.data is None:
-        return Piece(piece.index, None)
+        return Piece(piece.asked, None)
     if lie == "wrong":
-        return Piece(piece.index, bytes([piece.data[0] ^ 1]) + piece.data[1:])
-    return Piece(piece.index, piece.data[:-1] if lie == "cut" else piece.data)
+        return Piece(piece.asked, bytes([piece.data[0] ^ 1]) + piece.data[1:])
+    return Piece(piece.asked, piece.data[:-1] if lie == "cut" else piece.data)
 
 
 async def _send(lie: str, data: bytes, caller: Caller) -> None:
