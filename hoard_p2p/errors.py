@@ -64,6 +64,10 @@ class PeerUnavailable(Unavailable):
     """One peer did not answer, or answered badly; the caller tries the next."""
 
 
+class PeerBusy(PeerUnavailable):
+    """One peer has too much to do now, and says so: it is there, and may be asked again."""
+
+
 class DeadlineExceeded(Unavailable):
     """Our own deadline passed."""
 

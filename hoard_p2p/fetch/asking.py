@@ -6,12 +6,13 @@ failing to store fails no read (I5).
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerUnavailable, StoreFailed, Unavailable
+from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerBusy, PeerUnavailable, StoreFailed, Unavailable
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
@@ -28,10 +29,30 @@ log = logging.getLogger(__name__)
 STALL_TIMEOUT = 5.0
 """Seconds without progress after which a peer is given up for this batch."""
 
+GATE_SECONDS = 2.0
+"""A gateway that sent nothing for so long is passed by."""
+
+READER_SECONDS, READERS_WAITED_FOR = 5.0, 2
+"""A reader of the origin that sent nothing for so long is replaced. The one that takes over may have to wait for the
+first one itself, so it gets so much longer, and so forth up to so many times."""
+
+CHAIN_SECONDS, CHAIN_STEP, CHAIN_LONGEST = 1.0, 0.25, 15.0
+"""A predecessor that sent nothing for so long is passed by: longer for each node before it, since the first chunk
+takes its time through each of them."""
+
 PATIENCE = {AskMode.GATE: 0.1, AskMode.FETCH: 0.1, AskMode.CHAIN: 1.0}
 """Seconds without a chunk after which a peer is to say `pending`."""
 
 Deliver: TypeAlias = Callable[[int, memoryview], None]
+
+
+def silence_allowed(source: Source) -> float:
+    """Seconds without a chunk after which a source that gets them while it is asked is passed by."""
+    if source.mode is AskMode.CHAIN:
+        return min(CHAIN_SECONDS + CHAIN_STEP * source.place, CHAIN_LONGEST)
+    if source.mode is AskMode.GATE:
+        return GATE_SECONDS
+    return READER_SECONDS * (1 + min(source.place, READERS_WAITED_FOR))
 
 
 class Keeper(Protocol):
@@ -73,6 +94,8 @@ class Answer(NamedTuple):
     reason: str = ""
     useless: str = ""
     wrong: bool = False
+    took: float = 0.0
+    """Seconds from the question to the end, for a stream."""
 
     @property
     def over(self) -> bool:
@@ -115,9 +138,13 @@ class Questions:
                 flight.tell(peer, silent)
                 flight.unreachable = True
                 return Answer(useless=silent)
-            work = self._work(flight, source, batch, self._deliver(flight, batch, given, loop))
+            work, began = self._work(flight, source, batch, self._deliver(flight, batch, given, loop)), loop.time()
             try:
                 answer = await loop.run_in_executor(lane.executor, work)
+            except PeerBusy as error:
+                flight.unreachable = True
+                useless, took = "" if source.mode else str(error), loop.time() - began
+                return Answer(given, pending=True, reason=str(error), useless=useless, took=took)
             except PeerUnavailable as error:
                 return self._unreachable(flight, peer, given, str(error))
             except ChunkCorrupt as error:
@@ -134,13 +161,14 @@ class Questions:
         segments = self._segments
         if segments is None:
             return lambda: Answer(useless="this node asks nobody for what is on its way")
-        hops = source.place if mode is AskMode.CHAIN else flight.hops
+        hops = flight.hops if mode is AskMode.FETCH else source.place
         runs = tuple(chunk.run for chunk in batch)
         ask = SegmentAsk(flight.segment.snapshot, flight.segment.number, mode, min(hops, 255), runs)
 
         def stream() -> Answer:
-            end = segments.stream(source.peer, ask, ids, deliver, patience=PATIENCE[mode], timeout=STALL_TIMEOUT)
-            return Answer(absent=end.absent, pending=end.pending, reason=end.reason)
+            began, silence = time.monotonic(), min(silence_allowed(source), STALL_TIMEOUT)
+            end = segments.stream(source.peer, ask, ids, deliver, patience=PATIENCE[mode], timeout=silence)
+            return Answer(absent=end.absent, pending=end.pending, reason=end.reason, took=time.monotonic() - began)
 
         return stream
 
@@ -150,7 +178,8 @@ class Questions:
         given: list[int] = []
         deliver = self._deliver(flight, batch, given, loop)
         try:
-            absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
+            async with lane.turns.turn(me.node_id):  # an origin that hangs does not take all threads
+                absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
         except Unavailable as error:
             log.info("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
             flight.tell(me, str(error))

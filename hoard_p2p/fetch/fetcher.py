@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,6 +41,9 @@ LINGER_SECONDS = 1.0
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
+
+MOST_PLANNED = 256
+"""Segments planned ahead, each with the list of its chunks; the one planned first is forgotten for another."""
 
 _Key = tuple[SnapshotId, int]
 
@@ -107,7 +110,7 @@ class Fetcher:
         self._drain = Drain(
             questions=self._questions,
             origins=origins,
-            shunned=lambda node: favour.shunned(node, asyncio.get_running_loop().time()),
+            favour=favour,
             me=me,
         )
         self._flights: dict[_Key, Flight] = {}
@@ -168,7 +171,7 @@ class Fetcher:
         """
         flight = self._flight(segment, first)
         self._begin_fill(flight, first)
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), _relied_on(flight):
             async with asyncio.timeout(timeout):
                 await flight.fill_over.wait()
 
@@ -185,7 +188,8 @@ class Fetcher:
         if not waits:
             self._begin_fill(flight, None)
         try:
-            yield following
+            with nullcontext() if waits else _relied_on(flight):
+                yield following
         finally:
             if waits and following.outstanding and not following.reason:  # it was told `pending`, and asks again
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
@@ -204,16 +208,18 @@ class Fetcher:
         if key in self._flights or key in self._planned:
             ended()
             return
+        if len(self._planned) >= MOST_PLANNED:
+            self._planned.pop(next(iter(self._planned))).ended()
         self._planned[key] = _Planned(segment, ended)
         self._start_ahead()
 
     def stop_ahead(self, snapshot: SnapshotId) -> None:
-        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and not waited for ends
-        with the batch that it is at."""
+        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and nobody else counts on
+        ends with the batch that it is at."""
         for key in [key for key in self._planned if key[0] == snapshot]:
             self._planned.pop(key).ended()
         for key in [key for key in self._ahead if key[0] == snapshot]:
-            self._flights[key].fills = False
+            self._flights[key].fills = bool(self._flights[key].relied)
 
     def _start_ahead(self) -> None:
         while self._planned and len(self._ahead) < AHEAD_FLIGHTS:
@@ -359,6 +365,15 @@ class Fetcher:
         if len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+
+
+@contextmanager
+def _relied_on(flight: Flight) -> Iterator[None]:
+    flight.relied += 1
+    try:
+        yield
+    finally:
+        flight.relied -= 1
 
 
 def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:

@@ -20,6 +20,9 @@ from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import candidates
 
 SHUN_SECONDS = 30.0
+TIRED_SECONDS = 15.0
+"""For so long a gateway that sent nothing in time is not asked: else each segment would wait for it anew."""
+
 LAST_RESORT = 8
 """Peers asked though neither placement nor residency points at them: a part of a segment is in nobody's record."""
 
@@ -35,8 +38,8 @@ READERS_TRIED = 4
 
 
 class Source(NamedTuple):
-    """A peer to ask. `mode` None: for what it has (`PeerChunks`). `place`: this node's place in the chain, for CHAIN.
-    FETCH of this node itself: read the origin here."""
+    """A peer to ask. `mode` None: for what it has (`PeerChunks`). `place`: this node's place in the chain, for CHAIN
+    and GATE; for FETCH, the readers that were tried before. FETCH of this node itself: read the origin here."""
 
     peer: Peer
     mode: AskMode | None = None
@@ -57,9 +60,11 @@ NO_COURSE = Course(None, (), 0)
 
 @dataclass
 class Favour:
-    """Which peers sent wrong bytes lately. Time is handed in."""
+    """Which peers sent wrong bytes lately, and which said for too long that they were about to send something. Time is
+    handed in."""
 
     _until: dict[NodeId, float] = field(default_factory=dict)
+    _tired: dict[NodeId, float] = field(default_factory=dict)
     counted: dict[NodeId, int] = field(default_factory=dict)
 
     def shun(self, node: NodeId, now: float) -> None:
@@ -68,6 +73,13 @@ class Favour:
 
     def shunned(self, node: NodeId, now: float) -> bool:
         return self._until.get(node, now) > now
+
+    def tire(self, node: NodeId, now: float) -> None:
+        self._tired = {known: until for known, until in self._tired.items() if until > now}
+        self._tired[node] = now + TIRED_SECONDS
+
+    def tired(self, node: NodeId, now: float) -> bool:
+        return self._tired.get(node, now) > now
 
 
 class Sources:
@@ -100,22 +112,25 @@ class Sources:
         self._settled = settled
         self._origins = origins or NoOrigin()
         self._records: dict[tuple[NodeId, SnapshotId], tuple[float, Residency | None]] = {}
+        self._asking: dict[tuple[NodeId, SnapshotId], asyncio.Future[Residency | None]] = {}
 
     async def demand(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for what somebody waits for, best first; `flight.first` before all others."""
-        for gateway in self._gateways(flight):
-            if gateway.node_id not in self._suspects():
-                yield Source(gateway, AskMode.GATE)
+        course = self._course_of(flight)
+        for gateway in course.gateways:
+            if gateway.node_id not in self._suspects() and not self._favour.tired(gateway.node_id, self._clock()):
+                yield Source(gateway, AskMode.GATE, course.place)
         async for source in self._having(flight, reads=True):
             yield source
 
-    def _gateways(self, flight: Flight) -> tuple[Peer, ...]:
-        """Who brings things into this node's rack. Not for the origin's reader: they would ask it in turn."""
-        if flight.segment.number < 0 or flight.first is not None:
-            return ()
+    def _course_of(self, flight: Flight) -> Course:
+        """Who brings things into this node's rack. Nobody for the origin's reader, or for whom another node takes for
+        that: the gateway would ask it in turn."""
+        if flight.segment.number < 0 or flight.first is not None or flight.hops:
+            return NO_COURSE
         reader = self._origins.reader(flight.segment, ())
         is_reader = reader is not None and reader.node_id == self._view().me
-        return () if is_reader else self._course(flight.segment).gateways
+        return NO_COURSE if is_reader else self._course(flight.segment)
 
     async def fill(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
@@ -169,11 +184,11 @@ class Sources:
 
     def _readers(self, flight: Flight) -> Iterator[Source]:
         """The reader of the origin, and who takes over while each one fails."""
-        for _ in range(READERS_TRIED):
+        for tried in range(READERS_TRIED):
             reader = self._origins.reader(flight.segment, flight.without)
             if reader is None:
                 return
-            yield Source(reader, AskMode.FETCH)
+            yield Source(reader, AskMode.FETCH, tried)
             if reader.node_id not in flight.without:
                 return
 
@@ -199,16 +214,24 @@ class Sources:
     async def _residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
         key = (peer.node_id, snapshot)
         known = self._records.get(key)
-        now = self._clock()
-        if known is not None and now - known[0] < RESIDENCY_MAX_AGE:
+        if known is not None and self._clock() - known[0] < RESIDENCY_MAX_AGE:
             return known[1]
-        try:
-            record = await self._ask_residency(peer, snapshot)
-        except Unavailable:
-            record = None
+        asking = self._asking.get(key)
+        if asking is not None:
+            return await asyncio.shield(asking)
+        asking = self._asking[key] = asyncio.get_running_loop().create_future()
+        record = None if known is None else known[1]  # who does not answer in time counts as it did, and costs no
+        try:  # other segment its deadline
+            with suppress(Unavailable):
+                record = await self._ask_residency(peer, snapshot)
+        finally:
+            del self._asking[key]
+            asking.set_result(record)
+            self._remember(key, record)
+        return record
+
+    def _remember(self, key: tuple[NodeId, SnapshotId], record: Residency | None) -> None:
+        now = self._clock()
         self._records[key] = (now, record)
         if len(self._records) > KEPT_RECORDS:
-            self._records = {
-                known: entry for known, entry in self._records.items() if now - entry[0] < RESIDENCY_MAX_AGE
-            }
-        return record
+            self._records = {one: entry for one, entry in self._records.items() if now - entry[0] < RESIDENCY_MAX_AGE}

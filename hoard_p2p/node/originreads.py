@@ -28,7 +28,9 @@ from hoard_p2p.printing import printable
 
 log = logging.getLogger(__name__)
 
-READ_THREADS = 8
+READ_THREADS = 16
+"""Half of them for what readers wait for (`fetch.turns`)."""
+
 STALL_SECONDS = 20.0
 """Without a byte; then the origin counts as away. The thread goes on by itself, and nobody hears of what it reads."""
 
@@ -135,8 +137,11 @@ class OriginReads:
         members, view = self._set(origin_id(url)), self._agent.view()
         if not members and view.me not in without:
             return view.by_id[view.me]  # nobody can now: asked again and again while somebody waits, and says why
-        ranked = [peer.node_id for peer in readers(members, segment.key, without)]
-        best = next(iter(self._late.last(ranked, self._clock())), None)
+        ranked = readers(members, segment.key, without)
+        if not ranked:  # the whole set gave up: who comes behind it takes over
+            others = [peer for peer in view.peers if peer.node_id in self._agent.reading(origin_id(url))]
+            ranked = readers(others, segment.key, without)
+        best = next(iter(self._late.last((peer.node_id for peer in ranked), self._clock())), None)
         return None if best is None else view.by_id.get(best)
 
     def _set(self, origin: OriginId) -> tuple[Peer, ...]:
@@ -230,6 +235,10 @@ class OriginReads:
         """See `OriginLane`."""
         with self._lock:
             self._budget(segment.snapshot).bypassed(size)
+        self._late.passed(reader.node_id, size, self._clock())
+
+    def silent(self, reader: Peer) -> None:
+        """See `OriginLane`."""
         self._late.was_late(reader.node_id, self._clock())
 
 

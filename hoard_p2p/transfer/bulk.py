@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import random
 from typing import Self, TypeVar
 
-from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
+from hoard_p2p.errors import ChunkCorrupt, PeerBusy, PeerUnavailable
 from hoard_p2p.ids import ChunkId, chunk_id, short
 from hoard_p2p.interfaces import SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
@@ -103,7 +103,7 @@ class BulkClient:
         try:
             return self._use_once(peer, timeout, exchange)
         except Busy as error:
-            raise PeerUnavailable(f"{peer.url} sent no chunks: {error}") from error
+            raise PeerBusy(f"{peer.url} sent no chunks: {error}") from error
 
     def _use_once(self, peer: Peer, timeout: float, exchange: Callable[[Connection], T]) -> T:
         """Raises Busy only if nothing was received."""
