@@ -24,7 +24,8 @@ KIB, MIB = 1 << 10, 1 << 20
 @dataclass(frozen=True)
 class ColdStart:
     """Parameters. Rates in bytes a second, times in seconds. `local_origin` 1: nodes reach it without their links;
-    `kill`: a node dies after this share of the time that one needs alone."""
+    `count_asked` 0: what others asked for takes no place in the window; `kill`: a node dies after this share of the
+    time that one needs alone."""
 
     nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 64, 256, 1024)
     rack_size: int = 16
@@ -39,6 +40,7 @@ class ColdStart:
     origin_latency: float = 0.005
     window: int = WINDOW_SEGMENTS
     window_bytes: int = WINDOW_BYTES
+    count_asked: int = 1
     replicas: int = 1
     streams: int = 8
     jitter: float = 1.0
@@ -62,7 +64,7 @@ class ColdStart:
         chunks = self.segment // self.chunk
         segments = max(1, self.size // self.segment)
         window = self.window, self.window_bytes
-        return Shape(segments, chunks, self.chunk, *window, self.latency, self.origin_latency)
+        return Shape(segments, chunks, self.chunk, *window, self.latency, self.origin_latency, bool(self.count_asked))
 
 
 @dataclass(frozen=True)

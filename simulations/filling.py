@@ -19,7 +19,8 @@ SET = SnapshotId(b"s" * 32)
 @dataclass(frozen=True)
 class Shape:
     """Of a data set, in bytes: `segments` of `chunks` chunks each. `window` segments and `window_bytes` of them are
-    under way in a node at most, besides those that it was asked for."""
+    under way in a node at most, besides those that it was asked for; these count too when their turn comes, if
+    `count_asked`."""
 
     segments: int
     chunks: int
@@ -28,6 +29,7 @@ class Shape:
     window_bytes: int
     latency: float
     origin_latency: float
+    count_asked: bool = True
 
     @property
     def size(self) -> int:
@@ -110,10 +112,12 @@ class Filling:
             for segment in taken:
                 if self.held[node][segment] == self.whole:
                     window.done(segment)
-                elif segment in self.flights[node]:
+                elif segment not in self.flights[node]:
+                    self._start(node, segment, own=True)
+                elif self.shape.count_asked:
                     self.flights[node][segment].own = True
                 else:
-                    self._start(node, segment, own=True)
+                    window.done(segment)
 
     def _start(self, node: int, segment: int, *, own: bool) -> None:
         flight = Flight(node, segment, own)

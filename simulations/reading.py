@@ -77,7 +77,9 @@ class Demand:
 
     def _fetch(self, node: int, segment: int, bit: int) -> None:
         gate, holders = self._sources(node, segment)
-        if gate is not None:  # it fetches what it does not have, so that the chunk enters the rack once
+        if gate is not None and self.routes.reader(segment) != node:
+            # It fetches what it does not have, so that the chunk enters the rack once. The reader does not ask it: it
+            # would ask the reader in turn, and both would wait.
             self._want(gate, segment, bit, partial(self._send, gate, node, segment, bit))
             return
         for source in holders:

@@ -131,6 +131,7 @@ def train(setting: Setting, plans: list[JobPlan], *, hoard: bool, fill: bool = T
         jobs.append(Job(plan, engine, read, random, gpu, shape.chunk, setting.ahead, batches))
         engine.at(plan.start, jobs[-1].begin)
     engine.run()
+    assert all(len(job.seconds) == job.plan.epochs for job in jobs), "a job waits for ever"
     into = tuple(pipe.carried / shape.size for pipe in network.into)
     return Ran([job.seconds for job in jobs], network.origin.carried / shape.size, into)
 

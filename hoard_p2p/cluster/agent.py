@@ -294,7 +294,7 @@ class ClusterAgent:
         """Probe a peer directly; whether that very node answered."""
         news = self._news_for(peer.node_id)
         try:
-            async with self._probes, asyncio.timeout(self._membership.timing.probe_time * self._membership.slack):
+            async with self._probes, asyncio.timeout(self._membership.patience(peer)):
                 answer = await self._questions.probe(peer, news)
         except (PeerUnavailable, TimeoutError) as error:
             log.debug("no answer from %s: %r", peer.url, error)
@@ -324,7 +324,7 @@ class ClusterAgent:
 
         async def ask(helper: Peer) -> None:
             with suppress(PeerUnavailable, TimeoutError):
-                async with asyncio.timeout(self._membership.timing.relay_time * self._membership.slack):
+                async with asyncio.timeout(self._membership.relay_patience()):
                     found.append(await self._questions.probe_for(helper, node_id))
 
         async with asyncio.TaskGroup() as group:

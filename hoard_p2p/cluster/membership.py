@@ -227,10 +227,15 @@ class Membership:
         """My own record."""
         return self._roster.me
 
-    @property
-    def slack(self) -> int:
-        """By how much this node is to wait longer than usual, since it misses many answers."""
-        return self._health.slack
+    def patience(self, peer: Peer) -> float:
+        """Seconds to wait for the answer to a probe: more if this node misses many answers."""
+        entry = self._roster.entries.get(peer.node_id)
+        is_well = entry is not None and entry.state is State.ALIVE and entry.leaving is None
+        return (self.timing.probe_time if is_well else self.timing.doubt_time) * self._health.slack
+
+    def relay_patience(self) -> float:
+        """The same for what others found out."""
+        return self.timing.relay_time * self._health.slack
 
     def view(self) -> ClusterView:
         """Me and the peers that are ALIVE or SUSPECT, with bounded weights. The same object until something changes."""

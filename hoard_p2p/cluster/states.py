@@ -54,6 +54,7 @@ class Timing:
     """Seconds and counts of failure detection. Nothing here grows with the number of nodes but `suspicion_decade`, for
     each power of ten of them: a rumour needs so much longer to reach all.
 
+    A peer that is thought to be well is to answer in `probe_time`, any other in `doubt_time`: a busy one is late.
     A suspect is declared dead after `suspicion` (+ decades) if `confirmations` others got no answer either, after
     `suspicion_most` times as long if nobody did; longer if this node misses answers of many.
     """
@@ -61,13 +62,14 @@ class Timing:
     probe_every: float = 1.0
     probes: int = 2
     probe_time: float = 0.7
+    doubt_time: float = 2.0
     relay_time: float = 0.8
     helpers: int = 3
     suspicion: float = 4.0
     suspicion_decade: float = 0.25
     suspicion_most: float = 2.0
     confirmations: int = 3
-    dead_failures: int = 3
+    dead_failures: int = 2
     retry_first: float = 1.0
     retry_most: float = 60.0
     retry_called: float = 5.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import TypeAlias, TypeVar
 
-from hoard_p2p.cluster.agent import ClusterAgent, Greeting
+from hoard_p2p.cluster.agent import Greeting
 from hoard_p2p.errors import HoardError, Unavailable
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_exchange import NameExchange
@@ -217,8 +217,8 @@ class Gossip:
             for peer in chosen:
                 group.create_task(tell(peer))
 
-    async def say_goodbye(self, agent: ClusterAgent, me: Peer) -> None:
-        """Tell all peers that this node leaves."""
+    async def say_goodbye(self, me: Peer) -> None:
+        """Tell some random peers that this node leaves; the others hear it from them."""
 
         async def leave(peer: Peer) -> None:
             try:
@@ -226,17 +226,6 @@ class Gossip:
             except Unavailable:
                 log.info("peer %s was not told that this node leaves", peer.name)
 
-        await self.each_peer(agent, leave)
-
-    @staticmethod
-    async def each_peer(agent: ClusterAgent, visit: Callable[[Peer], Awaitable[None]]) -> None:
-        """Visit all peers of the view, `AT_ONCE` at the same time."""
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def one(peer: Peer) -> None:
-            async with limit:
-                await visit(peer)
-
         async with asyncio.TaskGroup() as group:
-            for peer in agent.view().others:
-                group.create_task(one(peer))
+            for peer in self._drawn(TOLD_FIRST):
+                group.create_task(leave(peer))

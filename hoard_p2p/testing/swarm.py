@@ -5,7 +5,7 @@ times of `Timing`, as the agent does it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -19,7 +19,8 @@ FLIGHT = 0.001
 
 @dataclass
 class SwarmNode:
-    """One node. `is_up`: it answers and works; `probes` that it made, those for others included; news `received`."""
+    """One node. `is_up`: it answers and works; `probes` that it made, those for others included; news `received`; whom
+    it is `probing` now and got no answer from yet."""
 
     number: int
     members: Membership
@@ -28,6 +29,7 @@ class SwarmNode:
     is_spreading: bool = False
     probes: int = 0
     received: int = 0
+    probing: set[int] = field(default_factory=set)
 
     @property
     def peer(self) -> Peer:
@@ -123,13 +125,15 @@ class Swarm:
         return one.is_up and other.is_up and there and back
 
     def _probe(self, node: SwarmNode, probe: Probe) -> None:
-        node.probes += 1
         target = self._by_id[probe.peer.node_id]
+        if target.number in node.probing:
+            return
+        node.probes += 1
         if self._connects(node, target):
             self._after(FLIGHT, lambda: self._exchange(node, target))
         else:
-            wait = node.members.timing.probe_time * node.members.slack
-            self._after(wait, lambda: self._missed(node, target))
+            node.probing.add(target.number)
+            self._after(node.members.patience(target.peer), lambda: self._missed(node, target))
 
     def _exchange(self, node: SwarmNode, target: SwarmNode) -> None:
         asked = node.members.news(target.peer.node_id)
@@ -153,6 +157,7 @@ class Swarm:
     def _missed(self, node: SwarmNode, target: SwarmNode) -> None:
         if not node.is_up:
             return
+        node.probing.discard(target.number)
         helpers = node.members.missed(target.peer, self.now)
         if not helpers:
             node.members.contact_failed(target.peer.node_id, self.now, at=target.peer)
@@ -160,8 +165,9 @@ class Swarm:
         able = [self._by_id[helper.node_id] for helper in helpers]
         if not any(self._connects(node, helper) for helper in able):
             node.members.unheard()
+        node.probing.add(target.number)
         reached = [self._helps(node, helper, target) for helper in able]
-        wait = FLIGHT if any(reached) else node.members.timing.relay_time * node.members.slack
+        wait = FLIGHT if any(reached) else node.members.relay_patience()
         self._after(wait, lambda: self._conclude(node, target, is_there=any(reached)))
 
     def _helps(self, node: SwarmNode, helper: SwarmNode, target: SwarmNode) -> bool:
@@ -169,6 +175,7 @@ class Swarm:
         return self._connects(node, helper) and self._connects(helper, target)
 
     def _conclude(self, node: SwarmNode, target: SwarmNode, *, is_there: bool) -> None:
+        node.probing.discard(target.number)
         if is_there:
             node.members.vouched(target.peer.node_id, self.now)
         else:

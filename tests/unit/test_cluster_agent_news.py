@@ -10,7 +10,7 @@ from hoard_p2p.cluster.membership import State
 from hoard_p2p.errors import NotFound
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.peer import News, NodeId, OriginId, Rumour, Said, Standing
-from tests.unit.cluster_net import A1, A2, A3, Given, Net, Node, peer_at, run, running
+from tests.unit.cluster_net import A1, A2, A3, Given, Net, Node, addresses, live, peer_at, run, running
 
 SET, OTHER = SnapshotId(b"s" * 32), SnapshotId(b"t" * 32)
 ORIGIN = OriginId(b"origin-1")
@@ -212,5 +212,36 @@ def test_an_agent_that_stops_leaves_nothing_running_while_it_probes() -> None:
                 nodes[0].agent.greeted(Node(net, peer_at(2, A2)).hello())
                 await asyncio.sleep(0.3)
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+def test_nodes_of_one_name_are_two_nodes() -> None:
+    net = Net()
+    nodes = some_nodes(net, 3)
+    for node in nodes[1:]:
+        node.peer = replace(node.peer, name="twin")
+    run(lambda: live(5.0, *nodes))
+    assert ids(*nodes) == frozenset(peer.node_id for peer in nodes[0].agent.view().peers)
+    assert not nodes[0].conflicts
+
+
+def test_a_peer_that_was_reached_in_two_ways_is_used_in_the_other_when_one_fails() -> None:
+    net = Net()
+    nodes = some_nodes(net, 2)
+    other_way = Address("192.168.0.2", 7000)
+    net.nodes[other_way] = nodes[1]
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            with running(group, *nodes):
+                nodes[0].agent.found(other_way)
+                await asyncio.sleep(5.0)
+                used = addresses(nodes[0])[nodes[1].peer.node_id]
+                assert used in (A2, other_way)
+                net.silent.add(used)
+                await asyncio.sleep(5.0)
+                assert addresses(nodes[0])[nodes[1].peer.node_id] == (other_way if used == A2 else A2)
+                assert nodes[0].agent.suspects() == frozenset()
 
     run(main)

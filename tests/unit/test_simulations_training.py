@@ -73,6 +73,12 @@ def test_a_job_in_another_rack_without_room_reads_through_its_uplink_in_each_epo
     assert float(into["yes", 4]) < 2
 
 
+def test_no_reader_and_gateway_wait_for_each_other() -> None:
+    setting = replace(SETTING, racks=(0,) * 8 + (1,) * 8, room=(GB,) * 16, size=256 << 20)
+    ran = train(setting, [JobPlan(node, 0.0, 1) for node in range(16)], hoard=True)
+    assert 1 <= ran.origin < 1.02
+
+
 def test_jobs_that_arrive_later_read_from_those_before() -> None:
     found = table(
         Search(jobs=4, nodes=4, rack_size=2, size=128 << 20, batch=4 << 20, segment=8 << 20, every=(0.0, 9.0))
