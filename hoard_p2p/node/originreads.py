@@ -228,13 +228,20 @@ class OriginReads:
         if not url or not self._origins.is_open(url):
             return False
         first_byte = self._origins.opened(url).meter.median_first_byte
+        cost = size * self._sharing(segment.snapshot)
         with self._lock:
-            return self._budget(segment.snapshot).may_bypass(size, waited, first_byte)
+            return self._budget(segment.snapshot).may_bypass(cost, waited, first_byte)
+
+    def _sharing(self, snapshot: SnapshotId) -> int:
+        """How many nodes share the budget of a snapshot: it is a part of what the origin gives once, and not of what
+        each of them receives."""
+        return max(1, len(self._agent.wanting(snapshot)))
 
     def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
         """See `OriginLane`."""
+        cost = size * self._sharing(segment.snapshot)
         with self._lock:
-            self._budget(segment.snapshot).bypassed(size)
+            self._budget(segment.snapshot).bypassed(cost)
         self._late.passed(reader.node_id, size, self._clock())
 
     def silent(self, reader: Peer) -> None:

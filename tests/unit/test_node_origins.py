@@ -296,6 +296,25 @@ def test_bytes_past_a_reader_are_a_share_of_what_came(tmp_path: Path) -> None:
     run(main)
 
 
+def test_all_nodes_that_want_a_snapshot_together_read_no_larger_share_past_its_readers(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            snapshot = await shared(node, source)
+            segment = await first_segment(node, snapshot)
+            node.origins.received(snapshot, 200_000)
+            assert node.origins.may_bypass(segment, 1000, 10.0)
+            await until(lambda: other.names.snapshot(snapshot) is not None)
+            with node.fills.wanting(snapshot), other.fills.wanting(snapshot):
+                await until(lambda: len(node.agent.wanting(snapshot)) == 2)
+                assert not node.origins.may_bypass(segment, 501, 10.0)
+                assert node.origins.may_bypass(segment, 500, 10.0)
+                node.origins.bypassed(segment, node.me, 500)
+                assert not node.origins.may_bypass(segment, 1, 10.0)
+
+    run(main)
+
+
 async def taken_in(node: Node, snapshot: SnapshotId) -> list[bytes]:
     """Every chunk run, as a reader of a mount wants it."""
     opened = await node.open(snapshot)
