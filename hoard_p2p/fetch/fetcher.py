@@ -305,9 +305,10 @@ class Fetcher:
                 await flight.stirred(MOMENT)
                 continue
             over = await self._demand_round(flight)
-            while flight.filling and flight.waited() and not flight.late():
-                await flight.stirred(LULL)  # it may bring what the others lack
-            if not over or flight.late() or not flight.waited():
+            if flight.filling:  # it may bring what the others lack; who did not answer may do so before it is over
+                await flight.pause(pause, lambda: not flight.filling)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            if not over or flight.filling or flight.late() or not flight.waited():
                 continue
             if flight.deferred:
                 await flight.stirred(MOMENT)

@@ -245,11 +245,11 @@ class Flight:
             async with asyncio.timeout(seconds):
                 await self._stir.wait()
 
-    async def pause(self, seconds: float) -> None:
-        """Until the next round is due, or somebody comes for a chunk that no round has asked for."""
+    async def pause(self, seconds: float, over: Callable[[], bool] = lambda: False) -> None:
+        """Until the next round is due, it is `over`, or somebody comes for a chunk that no round has asked for."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while not self.late() and self.waited() and (left := end - loop.time()) > 0:
+        while not over() and not self.late() and self.waited() and (left := end - loop.time()) > 0:
             await self.stirred(left)
 
     def fill_ended(self) -> None:

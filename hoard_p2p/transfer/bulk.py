@@ -29,6 +29,8 @@ BATCH_CHUNKS = 2048
 first is read, so that it costs no round trip; at 64 KiB it fits into socket buffers while the peer is busy sending."""
 BUSY_PAUSES = (0.1, 0.3)
 """Seconds before a busy peer is asked again, half as much to one and a half times."""
+MOST_IDLE = 32
+"""Unused connections to all peers that are kept: each has a buffer of 4 MiB."""
 IDLE_TIME = 60.0
 """Seconds that an unused connection is kept; the server would end it after 75."""
 
@@ -171,6 +173,13 @@ class BulkClient:
                 self._busy.discard(connection)
                 connection.idle_since = time.monotonic()
                 idle.append(connection)
+                self._close_one_too_many()
+
+    def _close_one_too_many(self) -> None:
+        """With the lock held."""
+        if sum(map(len, self._idle.values())) > MOST_IDLE:
+            oldest = min((one for one in self._idle.values() if one), key=lambda one: one[0].idle_since)
+            oldest.pop(0).close()
 
     def _drop(self, connection: Connection) -> None:
         """Close a connection, unless it was given back."""

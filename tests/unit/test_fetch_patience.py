@@ -12,6 +12,7 @@ from hoard_p2p.fetch.fetcher import MOST_PLANNED, Fetcher
 from hoard_p2p.fetch.flight import LEAVE_SECONDS, Flight
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Course, Source
+from hoard_p2p.fetch.turns import AT_ONCE, Turns
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
 from hoard_p2p.interfaces import AskMode, Place, Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import NodeId, Peer
@@ -269,3 +270,49 @@ def test_a_peer_that_does_not_tell_what_it_holds_is_waited_for_once_and_asked_on
 
 async def _awaited(one: Awaitable[None]) -> None:
     await one
+
+
+def test_who_failed_is_asked_one_thing_at_a_time_until_it_answers() -> None:
+    async def main() -> None:
+        turns, most, now = Turns(), list[int](), 0
+
+        async def ask() -> None:
+            nonlocal now
+            async with turns.turn(N1.node_id):
+                now += 1
+                most.append(now)
+                await asyncio.sleep(0)
+                now -= 1
+
+        async def storm() -> int:
+            most.clear()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(20):
+                    group.create_task(ask())
+            return max(most)
+
+        assert await storm() == AT_ONCE
+        turns.failed(N1.node_id, 0.0, "it is off")
+        assert await storm() == 1
+        turns.answered(N1.node_id)
+        assert await storm() == AT_ONCE
+
+    asyncio.run(main())
+
+
+def test_a_home_that_comes_back_is_asked_again_while_the_fill_is_still_at_work() -> None:
+    cluster = a_cluster(everywhere(), Course(N2, (), 1))
+    back, cluster.network.holdings = cluster.network.holdings, {N2.node_id: {CHUNKS[0].chunk_id: DATA[0]}}
+    cluster.network = cluster.segments = dripping = Dripping(cluster.network.holdings)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        fetcher.ahead(SEGMENT)
+        assert await asyncio.to_thread(dripping.dripped.wait, 10)
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(fetcher.chunk(SEGMENT, CHUNKS[5], timeout=9))
+            await cluster.failure.wait()
+            dripping.holdings.update({node: held for node, held in back.items() if node != N2.node_id})
+            assert (await reader).place is not None
+            dripping.go_on.set()
+
+    cluster.run(scenario)
