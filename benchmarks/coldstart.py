@@ -95,9 +95,9 @@ class Start:
 
     def origin(self) -> dict[str, int]:
         """Bytes that each living node has read of the origin."""
-        return {reader.machine.address: self._origin_of(reader.node) for reader in self.readers if _lives(reader.node)}
+        return {reader.machine.address: self.origin_of(reader.node) for reader in self.readers if _lives(reader.node)}
 
-    def _origin_of(self, node: LocalNode) -> int:
+    def origin_of(self, node: LocalNode) -> int:
         status = json.loads(self._cluster.hoard(node, "status", "--json"))
         return sum(int(origin["read"]) for origin in status["origins"])
 
@@ -161,6 +161,7 @@ def killed(host: Host) -> None:
             before = start.origin()[victim.machine.address] - origin[victim.machine.address]
             if sum(start.origin().values()) - sum(origin.values()) >= start.size / 2:
                 break
+        before = start.origin_of(victim.node) - origin[victim.machine.address]
         host.cluster.kill(victim.node)
         living = start.readers[:-1]
         for thread, _ in zip(threads, living, strict=False):
