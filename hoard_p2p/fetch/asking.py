@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerUnavailable, StoreFailed, Unavailable
@@ -17,6 +18,7 @@ from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
 from hoard_p2p.fetch.sources import Favour, Source
+from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, short
@@ -32,6 +34,12 @@ PATIENCE = {AskMode.GATE: 0.1, AskMode.FETCH: 0.1, AskMode.CHAIN: 1.0}
 """Seconds without a chunk after which a peer is to say `pending`."""
 
 Deliver: TypeAlias = Callable[[int, memoryview], None]
+
+
+class Note(Protocol):
+    """Counts a chunk that came; see `Tally.note`."""
+
+    def __call__(self, size: int, *, again: bool) -> None: ...
 
 
 class Keeper(Protocol):
@@ -93,6 +101,7 @@ class Questions:
         favour: Favour,
         failed: Callable[[NodeId], None],
         lanes: Sequence[Lane],
+        rack: str,
     ) -> None:
         self._keeper = keeper
         self._peers = peers
@@ -101,9 +110,9 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
+        self._rack = rack
         self.unstored = Unstored()
-        self.received = 0
-        """Bytes received from peers since the start."""
+        self.tally = Tally()
 
     async def ask(self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted]) -> Answer:
         """Ask a peer for `batch`; what comes lands in the flight."""
@@ -115,7 +124,10 @@ class Questions:
                 flight.tell(peer, silent)
                 flight.unreachable = True
                 return Answer(useless=silent)
-            work = self._work(flight, source, batch, self._deliver(flight, batch, given, loop))
+            far = peer.rack != self._rack
+            note = partial(self.tally.note, way_of(source.mode), far=far)
+            deliver = self._deliver(flight, batch, given, note)
+            work = self._work(flight, source, batch, deliver)
             try:
                 answer = await loop.run_in_executor(lane.executor, work)
             except PeerUnavailable as error:
@@ -148,7 +160,7 @@ class Questions:
         """Read `batch` from the origin, here."""
         loop = asyncio.get_running_loop()
         given: list[int] = []
-        deliver = self._deliver(flight, batch, given, loop)
+        deliver = self._deliver(flight, batch, given, partial(self.tally.note, Way.ORIGIN, far=False))
         try:
             absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
         except Unavailable as error:
@@ -161,14 +173,13 @@ class Questions:
             )
         return Answer(given, absent)
 
-    def _deliver(
-        self, flight: Flight, batch: Sequence[Wanted], given: list[int], loop: asyncio.AbstractEventLoop
-    ) -> Deliver:
+    def _deliver(self, flight: Flight, batch: Sequence[Wanted], given: list[int], note: Note) -> Deliver:
         """For a thread: store a chunk, and land it; `given` are the indexes of those."""
-        landings = Landings(loop, flight.land)
+        landings = Landings(asyncio.get_running_loop(), flight.land)
 
         def deliver(index: int, data: memoryview) -> None:
             chunk = batch[index]
+            note(len(data), again=chunk.chunk_id not in flight.missing)
             landed = self._keep(flight.segment, chunk, data)
             given.append(index)
             landings.note(chunk.chunk_id, landed)
@@ -176,7 +187,6 @@ class Questions:
         return deliver
 
     def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
-        self.received += len(data)
         self._origins.received(segment.snapshot, len(data))
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")
