@@ -17,6 +17,7 @@ from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
+from hoard_p2p.fetch.silence import Silence
 from hoard_p2p.fetch.sources import Favour, Source
 from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
@@ -64,11 +65,12 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the demand lanes of all flights share, or the fill lanes: threads, and turns at each peer. So a reader waits
-    behind no fill."""
+    """What the demand lanes of all flights share, or the fill lanes: threads, turns at each peer, and how long it may
+    be silent. So a reader waits behind no fill."""
 
     executor: Executor
     turns: Turns = field(default_factory=Turns)
+    silence: Silence = field(default_factory=Silence)
 
 
 class Answer(NamedTuple):
@@ -124,10 +126,7 @@ class Questions:
                 flight.tell(peer, silent)
                 flight.unreachable = True
                 return Answer(useless=silent)
-            far = peer.rack != self._rack
-            note = partial(self.tally.note, way_of(source.mode), far=far)
-            deliver = self._deliver(flight, batch, given, note)
-            work = self._work(flight, source, batch, deliver)
+            work = self._work(flight, source, batch, self._deliver(flight, batch, given, self._note(lane, source)))
             try:
                 answer = await loop.run_in_executor(lane.executor, work)
             except PeerUnavailable as error:
@@ -137,6 +136,16 @@ class Questions:
                 return Answer(given, [given[-1] + 1 if given else 0], wrong=True)
         lane.turns.answered(peer.node_id)
         return answer._replace(given=given)
+
+    def _note(self, lane: Lane, source: Source) -> Note:
+        way, far = way_of(source.mode), source.peer.rack != self._rack
+        clock = asyncio.get_running_loop().time
+
+        def note(size: int, *, again: bool) -> None:
+            self.tally.note(way, size, far=far, again=again)
+            lane.silence.gave(source.peer.node_id, clock())
+
+        return note
 
     def _work(self, flight: Flight, source: Source, batch: Sequence[Wanted], deliver: Deliver) -> Callable[[], Answer]:
         """What to do in a thread."""
