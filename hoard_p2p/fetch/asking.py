@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerBusy, PeerUnavailable, StoreFailed, Unavailable
@@ -17,7 +18,9 @@ from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
+from hoard_p2p.fetch.silence import Silence
 from hoard_p2p.fetch.sources import Favour, Source
+from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, short
@@ -29,30 +32,16 @@ log = logging.getLogger(__name__)
 STALL_TIMEOUT = 5.0
 """Seconds without progress after which a peer is given up for this batch."""
 
-GATE_SECONDS = 2.0
-"""A gateway that sent nothing for so long is passed by."""
-
-READER_SECONDS, READERS_WAITED_FOR = 5.0, 2
-"""A reader of the origin that sent nothing for so long is replaced. The one that takes over may have to wait for the
-first one itself, so it gets so much longer, and so forth up to so many times."""
-
-CHAIN_SECONDS, CHAIN_STEP, CHAIN_LONGEST = 1.0, 0.25, 15.0
-"""A predecessor that sent nothing for so long is passed by: longer for each node before it, since the first chunk
-takes its time through each of them."""
-
 PATIENCE = {AskMode.GATE: 0.1, AskMode.FETCH: 0.1, AskMode.CHAIN: 1.0}
 """Seconds without a chunk after which a peer is to say `pending`."""
 
 Deliver: TypeAlias = Callable[[int, memoryview], None]
 
 
-def silence_allowed(source: Source) -> float:
-    """Seconds without a chunk after which a source that gets them while it is asked is passed by."""
-    if source.mode is AskMode.CHAIN:
-        return min(CHAIN_SECONDS + CHAIN_STEP * source.place, CHAIN_LONGEST)
-    if source.mode is AskMode.GATE:
-        return GATE_SECONDS
-    return READER_SECONDS * (1 + min(source.place, READERS_WAITED_FOR))
+class Note(Protocol):
+    """Counts a chunk that came; see `Tally.note`."""
+
+    def __call__(self, size: int, *, again: bool) -> None: ...
 
 
 class Keeper(Protocol):
@@ -77,11 +66,12 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the demand lanes of all flights share, or the fill lanes: threads, and turns at each peer. So a reader waits
-    behind no fill."""
+    """What the demand lanes of all flights share, or the fill lanes: threads, turns at each peer, and how long it may
+    be silent. So a reader waits behind no fill."""
 
     executor: Executor
     turns: Turns = field(default_factory=Turns)
+    silence: Silence = field(default_factory=Silence)
 
 
 class Answer(NamedTuple):
@@ -116,6 +106,7 @@ class Questions:
         favour: Favour,
         failed: Callable[[NodeId], None],
         lanes: Sequence[Lane],
+        rack: str,
     ) -> None:
         self._keeper = keeper
         self._peers = peers
@@ -124,9 +115,9 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
+        self._rack = rack
         self.unstored = Unstored()
-        self.received = 0
-        """Bytes received from peers since the start."""
+        self.tally = Tally()
 
     async def ask(self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted]) -> Answer:
         """Ask a peer for `batch`; what comes lands in the flight."""
@@ -138,7 +129,8 @@ class Questions:
                 flight.tell(peer, silent)
                 flight.unreachable = True
                 return Answer(useless=silent)
-            work, began = self._work(flight, source, batch, self._deliver(flight, batch, given, loop)), loop.time()
+            deliver, began = self._deliver(flight, batch, given, self._note(lane, source)), loop.time()
+            work = self._work(flight, lane, source, batch, deliver)
             try:
                 answer = await loop.run_in_executor(lane.executor, work)
             except PeerBusy as error:
@@ -153,7 +145,19 @@ class Questions:
         lane.turns.answered(peer.node_id)
         return answer._replace(given=given)
 
-    def _work(self, flight: Flight, source: Source, batch: Sequence[Wanted], deliver: Deliver) -> Callable[[], Answer]:
+    def _note(self, lane: Lane, source: Source) -> Note:
+        way, far = way_of(source.mode), source.peer.rack != self._rack
+        clock = asyncio.get_running_loop().time
+
+        def note(size: int, *, again: bool) -> None:
+            self.tally.note(way, size, far=far, again=again)
+            lane.silence.gave(source.peer.node_id, clock())
+
+        return note
+
+    def _work(
+        self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted], deliver: Deliver
+    ) -> Callable[[], Answer]:
         """What to do in a thread."""
         mode, ids = source.mode, ids_of(batch)
         if mode is None:
@@ -166,7 +170,8 @@ class Questions:
         ask = SegmentAsk(flight.segment.snapshot, flight.segment.number, mode, min(hops, 255), runs)
 
         def stream() -> Answer:
-            began, silence = time.monotonic(), min(silence_allowed(source), STALL_TIMEOUT)
+            began = time.monotonic()
+            silence = min(STALL_TIMEOUT, lane.silence.allowed(source.peer.node_id, mode, source.place, began))
             end = segments.stream(source.peer, ask, ids, deliver, patience=PATIENCE[mode], timeout=silence)
             return Answer(absent=end.absent, pending=end.pending, reason=end.reason, took=time.monotonic() - began)
 
@@ -176,7 +181,7 @@ class Questions:
         """Read `batch` from the origin, here."""
         loop = asyncio.get_running_loop()
         given: list[int] = []
-        deliver = self._deliver(flight, batch, given, loop)
+        deliver = self._deliver(flight, batch, given, partial(self.tally.note, Way.ORIGIN, far=False))
         try:
             async with lane.turns.turn(me.node_id):  # an origin that hangs does not take all threads
                 absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
@@ -190,14 +195,13 @@ class Questions:
             )
         return Answer(given, absent)
 
-    def _deliver(
-        self, flight: Flight, batch: Sequence[Wanted], given: list[int], loop: asyncio.AbstractEventLoop
-    ) -> Deliver:
+    def _deliver(self, flight: Flight, batch: Sequence[Wanted], given: list[int], note: Note) -> Deliver:
         """For a thread: store a chunk, and land it; `given` are the indexes of those."""
-        landings = Landings(loop, flight.land)
+        landings = Landings(asyncio.get_running_loop(), flight.land)
 
         def deliver(index: int, data: memoryview) -> None:
             chunk = batch[index]
+            note(len(data), again=chunk.chunk_id not in flight.missing)
             landed = self._keep(flight.segment, chunk, data)
             given.append(index)
             landings.note(chunk.chunk_id, landed)
@@ -205,7 +209,6 @@ class Questions:
         return deliver
 
     def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
-        self.received += len(data)
         self._origins.received(segment.snapshot, len(data))
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from hoard_p2p.fetch.asking import Answer, Lane, Questions, silence_allowed
+from hoard_p2p.fetch.asking import Answer, Lane, Questions
 from hoard_p2p.fetch.flight import MOMENT, Flight
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Wanted, next_batch
@@ -101,10 +101,10 @@ class Drain:
             flight.tell(peer, "has not got it yet")
             answer = await self._asked(ask, source, candidates)
             silence, waited = (0.0, 0.0) if answer.given else (silence + answer.took, waited + answer.took)
-            if answer.over or silence > silence_allowed(source):
+            if answer.over or silence > self._allowed(ask, source):
                 flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {silence:.1f} s")
                 flight.unreachable |= not answer.over
-                self._passed_by(source, silent=bool(answer.useless) or not answer.over)
+                self._passed_by(ask, source, answer)
                 break
             if ask.reader_waits and source.mode is AskMode.FETCH and await self._bypassed(ask, waited):
                 waited = 0.0
@@ -114,11 +114,21 @@ class Drain:
         if source.mode is AskMode.FETCH and ask.candidates():
             flight.without.add(peer.node_id)
 
-    def _passed_by(self, source: Source, *, silent: bool) -> None:
-        """A `silent` source is not waited for again so soon, for other segments."""
-        if silent and source.mode is AskMode.GATE:
+    @staticmethod
+    def _allowed(ask: Ask, source: Source) -> float:
+        """Seconds that this source may send nothing."""
+        now = asyncio.get_running_loop().time()
+        return ask.lane.silence.allowed(source.peer.node_id, source.mode, source.place, now)
+
+    def _passed_by(self, ask: Ask, source: Source, answer: Answer) -> None:
+        """A source that was silent is not waited for again so soon, for other segments."""
+        if not answer.over:
+            ask.lane.silence.passed_by(source.peer.node_id)
+        elif not answer.useless:
+            return
+        if source.mode is AskMode.GATE:
             self._favour.tire(source.peer.node_id, asyncio.get_running_loop().time())
-        elif silent and source.mode is AskMode.FETCH:
+        elif source.mode is AskMode.FETCH:
             self._origins.silent(source.peer)
 
     @staticmethod

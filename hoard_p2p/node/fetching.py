@@ -16,6 +16,7 @@ def make_fetcher(node: "Node") -> Fetcher:
         view=node.agent.view,
         replicas=node.replicas,
         residency=node.control.residency,
+        group=node.group,
         favour=node.favour,
         suspects=node.agent.suspects,
         clock=time.monotonic,
@@ -35,6 +36,7 @@ def make_fetcher(node: "Node") -> Fetcher:
         failed=node.agent.report_failure,
         outlook=lambda: outlook(node),
         me=node.me.node_id,
+        rack=node.me.rack,
         origins=node.origins,
     )
 

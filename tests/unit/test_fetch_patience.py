@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from hoard_p2p.errors import PeerBusy
-from hoard_p2p.fetch.asking import silence_allowed
 from hoard_p2p.fetch.fetcher import MOST_PLANNED, Fetcher
 from hoard_p2p.fetch.flight import LEAVE_SECONDS, Flight
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
-from hoard_p2p.fetch.sources import Course, Source
+from hoard_p2p.fetch.silence import CHAIN_LONGEST, READER_SECONDS, Silence
+from hoard_p2p.fetch.sources import Course
 from hoard_p2p.fetch.turns import AT_ONCE, Turns
-from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
-from hoard_p2p.interfaces import AskMode, Place, Residency, SegmentAsk, StreamEnd
-from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.ids import ChunkId, chunk_id
+from hoard_p2p.interfaces import AskMode, Place, SegmentAsk, StreamEnd
+from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import Deliver, MemoryPeers
 from hoard_p2p.transfer.service import FeedEnd
 from tests.unit.fetch_cluster import (
@@ -219,38 +219,23 @@ def test_a_busy_peer_is_asked_again_and_not_taken_for_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "seconds"),
+    ("mode", "place", "seconds"),
     [
-        (Source(N1, AskMode.GATE, 7), 2.0),
-        (Source(N1, AskMode.CHAIN, 1), 1.25),
-        (Source(N1, AskMode.CHAIN, 900), 15.0),
-        (Source(N1, AskMode.FETCH, 0), 5.0),
-        (Source(N1, AskMode.FETCH, 1), 10.0),
-        (Source(N1, AskMode.FETCH, 3), 15.0),
+        (AskMode.CHAIN, 900, CHAIN_LONGEST),
+        (AskMode.FETCH, 0, READER_SECONDS),
+        (AskMode.FETCH, 1, 2 * READER_SECONDS),
+        (AskMode.FETCH, 3, 3 * READER_SECONDS),
     ],
 )
-def test_silence_is_allowed_for_as_long_as_others_may_have_to_wait_themselves(source: Source, seconds: float) -> None:
-    assert silence_allowed(source) == seconds
-
-
-class Silent(Cluster):
-    """One peer never tells what it holds."""
-
-    def __init__(self) -> None:
-        super().__init__(everywhere())
-        self.silent = self.order()[3]
-        self.asked: list[NodeId] = []
-
-    async def residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
-        self.asked.append(peer.node_id)
-        if peer.node_id == self.silent:
-            await asyncio.sleep(60)
-        return None
+def test_silence_is_allowed_for_as_long_as_others_may_have_to_wait_themselves(
+    mode: AskMode, place: int, seconds: float
+) -> None:
+    assert Silence().allowed(N1.node_id, mode, place, 100.0) == seconds
 
 
 def test_a_peer_that_does_not_tell_what_it_holds_is_waited_for_once_and_asked_once_at_a_time() -> None:
-    cluster = Silent()
-    cluster.network.holdings = {peer.node_id: {} for peer in cluster.peers}
+    cluster = Cluster(nowhere())
+    silent = cluster.silent = cluster.order()[3]
     segments = [Segment(SNAPSHOT, number, CHUNKS, SEGMENT.key) for number in range(4)]
 
     async def scenario(fetcher: Fetcher) -> None:
@@ -261,9 +246,9 @@ def test_a_peer_that_does_not_tell_what_it_holds_is_waited_for_once_and_asked_on
                     group.create_task(_awaited(wait))
 
         await bring(segments[:3])
-        assert cluster.asked.count(cluster.silent) == 1
+        assert cluster.told.count(silent) == 1
         await bring(segments[3:])
-        assert cluster.asked.count(cluster.silent) == 1
+        assert cluster.told.count(silent) == 1
 
     cluster.run(scenario)
 
