@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
 from hoard_p2p.fetch.sources import Sources
+from hoard_p2p.fill.window import ASKED_SEGMENTS
 
 if TYPE_CHECKING:
     from hoard_p2p.node.app import Node
@@ -36,6 +37,7 @@ def make_fetcher(node: "Node") -> Fetcher:
         outlook=lambda: outlook(node),
         me=node.me.node_id,
         origins=node.origins,
+        asked=ASKED_SEGMENTS,
     )
 
 
