@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hoard_p2p.errors import ChunkUnavailable, HoardError
 from hoard_p2p.fetch.asking import Keeper, Lane, Questions
+from hoard_p2p.fetch.beside import Beside
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
 from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
@@ -92,7 +93,9 @@ class Fetcher:
         me: NodeId,
         rack: str = "",
         origins: OriginLane | None = None,
+        asked: int = 48,
     ) -> None:
+        """`asked`: flights at most that are under way only since peers asked for whole segments."""
         self._group = group
         self._executor = executor
         self._keeper = keeper
@@ -120,6 +123,7 @@ class Fetcher:
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
+        self._beside = Beside(asked)
         self._pace = Pace()
 
     @property
@@ -190,6 +194,9 @@ class Fetcher:
         """Have chunks that are not here brought here, and told of as they land. `waits`: as for a reader; else as a
         part of the whole segment, which is filled. `hops`: how often the question was passed on already."""
         following = Following(chunks, waits=waits)
+        key = (segment.snapshot, segment.number)
+        if not waits and key not in self._flights:
+            self._beside.begin(key)
         flight = self._flight(segment, None)
         flight.hops = max(flight.hops, hops)
         leave = flight.follow(following)
@@ -203,6 +210,16 @@ class Fetcher:
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
             else:
                 leave()
+
+    def comes_for_peer(self, snapshot: SnapshotId, segment: int) -> bool:
+        """Whether the segment is under way since a peer asked for all of it."""
+        return (snapshot, segment) in self._beside
+
+    async def room_for_peer(self, segment: Segment, seconds: float) -> bool:
+        """Wait until a flight may begin for a peer that asks for all of the segment, or until there is one; false after
+        `seconds`."""
+        key = (segment.snapshot, segment.number)
+        return await self._beside.room(lambda: key in self._flights, seconds)
 
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
@@ -247,6 +264,7 @@ class Fetcher:
             if planned is not None:
                 flight.ended = planned.ended
             self._group.create_task(self._fly(key, flight))
+            self._beside.stir()
         return flight
 
     def _begin_fill(self, flight: Flight, first: Peer | None) -> None:
@@ -283,6 +301,7 @@ class Fetcher:
             flight.fills = False
             flight.end(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
             flight.ended()
+            self._beside.end(key)
             self._ahead.discard(key)
             self._start_ahead()
 
