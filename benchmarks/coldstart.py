@@ -95,9 +95,9 @@ class Start:
 
     def origin(self) -> dict[str, int]:
         """Bytes that each living node has read of the origin."""
-        return {reader.machine.address: self._origin_of(reader.node) for reader in self.readers if _lives(reader.node)}
+        return {reader.machine.address: self.origin_of(reader.node) for reader in self.readers if _lives(reader.node)}
 
-    def _origin_of(self, node: LocalNode) -> int:
+    def origin_of(self, node: LocalNode) -> int:
         status = json.loads(self._cluster.hoard(node, "status", "--json"))
         return sum(int(origin["read"]) for origin in status["origins"])
 
@@ -110,6 +110,17 @@ class Start:
 
     def into_racks(self) -> dict[str, int]:
         return {rack.name: rack.received() for rack in self._net.racks}
+
+    def tallies(self) -> None:
+        for reader in self.readers:
+            if _lives(reader.node):
+                told = json.loads(self._cluster.hoard(reader.node, "status", "--json"))["store"]["received_from"]
+                print(
+                    reader.node.name,
+                    reader.machine.rack,
+                    {k: round(v / self.size, 3) for k, v in told.items()},
+                    file=sys.stderr,
+                )
 
     def end(self) -> None:
         for reader in self.readers:
@@ -146,6 +157,7 @@ def cold(host: Host) -> None:
                 came[reader.machine.rack] += read[reader.machine.address]
             host.sheet.add(OURS, f"cold-{count}-origin", sum(read.values()) / start.size)
             host.sheet.add(OURS, f"cold-{count}-rack", max(came.values()) / start.size)
+            start.tallies()
             start.end()
 
 
@@ -161,6 +173,7 @@ def killed(host: Host) -> None:
             before = start.origin()[victim.machine.address] - origin[victim.machine.address]
             if sum(start.origin().values()) - sum(origin.values()) >= start.size / 2:
                 break
+        before = start.origin_of(victim.node) - origin[victim.machine.address]
         host.cluster.kill(victim.node)
         living = start.readers[:-1]
         for thread, _ in zip(threads, living, strict=False):

@@ -217,7 +217,7 @@ def _judged(held: bool) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    if unit in ("GB/s", "s/GB"):
+    if unit in ("GB/s", "s/GB", "x"):
         return f"{value:.2f}"
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 

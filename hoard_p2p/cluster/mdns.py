@@ -28,6 +28,8 @@ WATCH_EVERY = 2.0
 """Seconds between two looks at the interfaces: one that comes up later is used from then on."""
 LOOKUP_TIME = 3000
 """Milliseconds to wait for the record of an instance that was seen."""
+MOST_NAMED = 256
+"""Nodes with other keys that are named in the log, once each."""
 REGISTER_TIME = 5.0
 CLOSE_TIME = 1.5
 
@@ -85,6 +87,7 @@ class MdnsDiscovery:
 
     def __init__(self, advert: Advert) -> None:
         self._advert = advert
+        self._strangers: set[str] = set()
 
     async def run(self, found: Found) -> None:
         """Until cancelled; says goodbye then, within about a second."""
@@ -149,8 +152,25 @@ class MdnsDiscovery:
         except (zeroconf.Error, OSError, ValueError) as error:  # whatever a stranger put on the network
             log.debug("mdns: %s cannot be looked up: %r", name, error)
             return
+        if known and is_stranger(info, self._advert):
+            self._say_once(name)
         for address in reported(info, self._advert) if known else ():
             found(address)
+
+    def _say_once(self, name: str) -> None:
+        """That a node is left alone, which looks as if it should be one of us."""
+        if name not in self._strangers and len(self._strangers) < MOST_NAMED:
+            self._strangers.add(name)
+            log.info(
+                "node %s of this cluster signs with a key that this node lacks, or with none: left alone", name[:12]
+            )
+
+
+def is_stranger(info: ServiceInfo, advert: Advert) -> bool:
+    """Whether this record is of a node of the same cluster name that signs with a key which the node of `advert` does
+    not accept."""
+    is_ours = info.properties.get(b"cluster") == advert.cluster.encode()
+    return is_ours and (info.properties.get(b"key") or b"").decode("ascii", "replace") not in advert.keys
 
 
 def reported(info: ServiceInfo, advert: Advert) -> list[Address]:
@@ -158,7 +178,7 @@ def reported(info: ServiceInfo, advert: Advert) -> list[Address]:
     node of `advert` does not accept."""
     if info.port is None or info.properties.get(b"cluster") != advert.cluster.encode():
         return []
-    if (info.properties.get(b"key") or b"").decode("ascii", "replace") not in advert.keys:
+    if is_stranger(info, advert):
         return []
     hosts = info.parsed_scoped_addresses(IPVersion.All)
     return [Address(host, info.port) for host in hosts if not _lacks_scope(host)]

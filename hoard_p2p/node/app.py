@@ -217,7 +217,7 @@ class Node:
         await self.gossip.announce(announcement)
 
     async def say_goodbye(self) -> None:
-        await self.gossip.say_goodbye(self.agent, self.me)
+        await self.gossip.say_goodbye(self.me)
 
     # --- snapshots and chunks
 

@@ -23,6 +23,7 @@ from hoard_p2p.errors import HoardError
 from hoard_p2p.mount.kernel import MAX_READ
 from hoard_p2p.node.checkup import Check, Finding, Patient, failure, number_in, ok, warning
 from hoard_p2p.node.client import NodeClient, Patience
+from hoard_p2p.peer import is_loopback
 from hoard_p2p.storage.environment import LEAST_MAP, map_size
 
 PING = Patience(quick=5.0)
@@ -135,6 +136,30 @@ def port(patient: Patient) -> Iterator[Finding]:
     yield ok("a node takes any free port, unless it is told one (hoard up --listen)")
 
 
+def access(patient: Patient) -> Iterator[Finding]:
+    """Who could do what from the network."""
+    if not _node_url(patient):
+        yield ok("no node runs, so nobody can do anything from the network")
+        return
+    with NodeClient.connect(patient.data_dir, PING) as client:
+        told = client.call("ping", {}).body
+    yield judge_access(str(told.get("url") or ""), str(told.get("key") or ""), told.get("encrypted") is True)
+
+
+def judge_access(url: str, key: str, encrypted: bool) -> Finding:
+    """`key`: the fingerprint of the cluster's key, empty in open mode."""
+    where = urlsplit(url)
+    if key:
+        hidden = "what they say is encrypted" if encrypted else "whoever is on the wire can read along (--encrypt)"
+        return ok(f"only nodes with the key {key} take part; {hidden}")
+    if is_loopback(where.hostname or ""):
+        return ok("open mode: users and programs of this machine can read what is published, and take part")
+    return ok(
+        f"open mode: whoever reaches port {where.port} from a private address can read what is published, publish, "
+        "move names and remove snapshots that nobody uses; a key keeps others out (hoard key new, --cluster-key-file)"
+    )
+
+
 def multicast(patient: Patient) -> Iterator[Finding]:
     """How nodes find each other unless they are told addresses."""
     able = []
@@ -244,6 +269,7 @@ CHECKS = (
     Check("address space", address_space),
     Check("processes", pids),
     Check("port", port),
+    Check("access", access),
     Check("multicast", multicast),
     Check("clock", clock),
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import TypeAlias, TypeVar
 
-from hoard_p2p.cluster.agent import ClusterAgent, Greeting
+from hoard_p2p.cluster.agent import Greeting
 from hoard_p2p.errors import HoardError, Unavailable
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_exchange import NameExchange
@@ -223,8 +223,8 @@ class Gossip:
             for peer in chosen:
                 group.create_task(tell(peer))
 
-    async def say_goodbye(self, agent: ClusterAgent, me: Peer) -> None:
-        """Tell some peers that this node leaves; they tell the others."""
+    async def say_goodbye(self, me: Peer) -> None:
+        """Tell some random peers that this node leaves; the others hear it from them."""
 
         async def leave(peer: Peer) -> None:
             try:
@@ -233,18 +233,5 @@ class Gossip:
                 log.info("peer %s was not told that this node leaves", peer.name)
 
         async with asyncio.TaskGroup() as group:
-            for peer in agent.some(AT_ONCE):
+            for peer in self._drawn(TOLD_FIRST):
                 group.create_task(leave(peer))
-
-    @staticmethod
-    async def each_peer(agent: ClusterAgent, visit: Callable[[Peer], Awaitable[None]]) -> None:
-        """Visit all peers of the view, `AT_ONCE` at the same time."""
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def one(peer: Peer) -> None:
-            async with limit:
-                await visit(peer)
-
-        async with asyncio.TaskGroup() as group:
-            for peer in agent.view().others:
-                group.create_task(one(peer))

@@ -33,7 +33,16 @@ log = logging.getLogger(__name__)
 
 
 async def _ping(node: Node, request: LocalRequest) -> LocalReply:
-    return LocalReply({"pid": os.getpid(), "pidns": pid_namespace(), "node": node.me.node_id.hex(), "url": node.me.url})
+    return LocalReply(
+        {
+            "pid": os.getpid(),
+            "pidns": pid_namespace(),
+            "node": node.me.node_id.hex(),
+            "url": node.me.url,
+            "key": node.security.fingerprints[0],
+            "encrypted": node.security.tls is not None,
+        }
+    )
 
 
 async def _down(node: Node, request: LocalRequest) -> LocalReply:

@@ -273,7 +273,7 @@ def _from_base64(value: Json, name: str, most: int) -> bytes:
         raise BadRequest(f"{name}: not base64 of at most {most} bytes")
     try:
         return base64.b64decode(value, validate=True)
-    except ValueError as error:
+    except ValueError as error:  # not ASCII; binascii.Error is one
         raise BadRequest(f"{name}: {error}") from error
 
 

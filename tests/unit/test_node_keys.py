@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_nodes_with_one_key_publish_to_each_other(tmp_path: Path, encrypt: bool)
     key = a_key(tmp_path / "key")
     source = tmp_path / "set"
     source.mkdir()
-    (source / "file").write_bytes(os.urandom(3_000_000))
+    (source / "file").write_bytes(Random(5).randbytes(300_000))
 
     async def main() -> None:
         async with (
