@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerUnavailable, StoreFailed, Unavailable
@@ -16,7 +17,9 @@ from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
+from hoard_p2p.fetch.silence import Silence
 from hoard_p2p.fetch.sources import Favour, Source
+from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, short
@@ -32,6 +35,12 @@ PATIENCE = {AskMode.GATE: 0.1, AskMode.FETCH: 0.1, AskMode.CHAIN: 1.0}
 """Seconds without a chunk after which a peer is to say `pending`."""
 
 Deliver: TypeAlias = Callable[[int, memoryview], None]
+
+
+class Note(Protocol):
+    """Counts a chunk that came; see `Tally.note`."""
+
+    def __call__(self, size: int, *, again: bool) -> None: ...
 
 
 class Keeper(Protocol):
@@ -56,11 +65,12 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the demand lanes of all flights share, or the fill lanes: threads, and turns at each peer. So a reader waits
-    behind no fill."""
+    """What the demand lanes of all flights share, or the fill lanes: threads, turns at each peer, and how long it may
+    be silent. So a reader waits behind no fill."""
 
     executor: Executor
     turns: Turns = field(default_factory=Turns)
+    silence: Silence = field(default_factory=Silence)
 
 
 class Answer(NamedTuple):
@@ -93,6 +103,7 @@ class Questions:
         favour: Favour,
         failed: Callable[[NodeId], None],
         lanes: Sequence[Lane],
+        rack: str,
     ) -> None:
         self._keeper = keeper
         self._peers = peers
@@ -101,9 +112,9 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
+        self._rack = rack
         self.unstored = Unstored()
-        self.received = 0
-        """Bytes received from peers since the start."""
+        self.tally = Tally()
 
     async def ask(self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted]) -> Answer:
         """Ask a peer for `batch`; what comes lands in the flight."""
@@ -115,7 +126,7 @@ class Questions:
                 flight.tell(peer, silent)
                 flight.unreachable = True
                 return Answer(useless=silent)
-            work = self._work(flight, source, batch, self._deliver(flight, batch, given, loop))
+            work = self._work(flight, source, batch, self._deliver(flight, batch, given, self._note(lane, source)))
             try:
                 answer = await loop.run_in_executor(lane.executor, work)
             except PeerUnavailable as error:
@@ -125,6 +136,16 @@ class Questions:
                 return Answer(given, [given[-1] + 1 if given else 0], wrong=True)
         lane.turns.answered(peer.node_id)
         return answer._replace(given=given)
+
+    def _note(self, lane: Lane, source: Source) -> Note:
+        way, far = way_of(source.mode), source.peer.rack != self._rack
+        clock = asyncio.get_running_loop().time
+
+        def note(size: int, *, again: bool) -> None:
+            self.tally.note(way, size, far=far, again=again)
+            lane.silence.gave(source.peer.node_id, clock())
+
+        return note
 
     def _work(self, flight: Flight, source: Source, batch: Sequence[Wanted], deliver: Deliver) -> Callable[[], Answer]:
         """What to do in a thread."""
@@ -148,7 +169,7 @@ class Questions:
         """Read `batch` from the origin, here."""
         loop = asyncio.get_running_loop()
         given: list[int] = []
-        deliver = self._deliver(flight, batch, given, loop)
+        deliver = self._deliver(flight, batch, given, partial(self.tally.note, Way.ORIGIN, far=False))
         try:
             absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
         except Unavailable as error:
@@ -161,14 +182,13 @@ class Questions:
             )
         return Answer(given, absent)
 
-    def _deliver(
-        self, flight: Flight, batch: Sequence[Wanted], given: list[int], loop: asyncio.AbstractEventLoop
-    ) -> Deliver:
+    def _deliver(self, flight: Flight, batch: Sequence[Wanted], given: list[int], note: Note) -> Deliver:
         """For a thread: store a chunk, and land it; `given` are the indexes of those."""
-        landings = Landings(loop, flight.land)
+        landings = Landings(asyncio.get_running_loop(), flight.land)
 
         def deliver(index: int, data: memoryview) -> None:
             chunk = batch[index]
+            note(len(data), again=chunk.chunk_id not in flight.missing)
             landed = self._keep(flight.segment, chunk, data)
             given.append(index)
             landings.note(chunk.chunk_id, landed)
@@ -176,7 +196,6 @@ class Questions:
         return deliver
 
     def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
-        self.received += len(data)
         self._origins.received(segment.snapshot, len(data))
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")
