@@ -60,7 +60,7 @@ def node_body(node: Node) -> Body:
         "id": peer.node_id.hex(),
         "name": peer.name,
         "rack": peer.rack,
-        "url": replace(peer, host=socket.gethostname()).url if is_wildcard(peer.host) else peer.url,
+        "url": node.security.url(replace(peer, host=socket.gethostname()) if is_wildcard(peer.host) else peer),
         "cluster": node.settings.cluster,
         "pid": os.getpid(),
         "version": __version__,
@@ -74,7 +74,7 @@ def peers_body(node: Node) -> list[Json]:
             "id": member.peer.node_id.hex(),
             "name": member.peer.name,
             "rack": member.peer.rack,
-            "url": member.peer.url,
+            "url": node.security.url(member.peer),
             "state": member.state.value,
             "wrong_chunks": node.favour.counted.get(member.peer.node_id, 0),
         }
