@@ -17,9 +17,10 @@ GATE_SECONDS, GATE_BUSY = 2.0, 4.0
 READER_SECONDS, READER_BUSY = 5.0, 15.0
 """A reader of the origin that sent nothing for so long is replaced."""
 
-CHAIN_SECONDS, CHAIN_BUSY, CHAIN_STEP = 3.0, 15.0, 0.25
+CHAIN_SECONDS, CHAIN_BUSY, CHAIN_STEP = 6.0, 15.0, 0.25
 """A predecessor that sent nothing for so long is passed by: longer for each node before it, since the first chunk
-takes its time through each of them."""
+takes its time through each of them. More than a node that hangs is given: who is behind one that waits for it would
+otherwise go to another rack, one and all, just before it turns elsewhere itself."""
 
 BUSY_SECONDS = 3.0
 """A source that gave something within this time is busy."""
