@@ -64,6 +64,10 @@ class PeerUnavailable(Unavailable):
     """One peer did not answer, or answered badly; the caller tries the next."""
 
 
+class PeerStrange(PeerUnavailable):
+    """Something answers there, and it is no node that this one can talk to: another key, encryption, or no node."""
+
+
 class DeadlineExceeded(Unavailable):
     """Our own deadline passed."""
 
