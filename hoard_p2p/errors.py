@@ -68,6 +68,10 @@ class PeerStrange(PeerUnavailable):
     """Something answers there, and it is no node that this one can talk to: another key, encryption, or no node."""
 
 
+class PeerBusy(PeerUnavailable):
+    """One peer has too much to do now, and says so: it is there, and may be asked again."""
+
+
 class DeadlineExceeded(Unavailable):
     """Our own deadline passed."""
 

@@ -207,21 +207,29 @@ def up(
 @data_dir_option
 @json_option
 @click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
+@click.option("--metrics", is_flag=True, help="Print the counters for Prometheus, as GET /v1/metrics does.")
 @click.pass_obj
-def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
+def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool, metrics: bool) -> None:
     """Show the node, its peers, snapshots, origins, store and mounts.
 
     SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
     many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
     counted. `hoard capacity` says more of the room of the store, and changes it.
 
-    With --watch --json, each line is one JSON object.
+    With --watch --json, each line is one JSON object. --metrics needs no key, where the cluster has one.
 
     \b
     Examples:
       hoard status
+      hoard status --metrics > /var/lib/node_exporter/hoard.prom.new
       hoard status --json | jq '.snapshots[].id'
     """
+    if metrics and (watch or as_json):
+        raise click.UsageError("--metrics has a format of its own, and is printed once: without --json and --watch")
+    if metrics:
+        with doors.connect(data_dir) as client:
+            print(Fields(client.call("metrics", {}).body).text("text"), end="")
+        return
     while True:
         with doors.connect(data_dir) as client:
             body = client.call("status", {}).body

@@ -6,17 +6,21 @@ failing to store fails no read (I5).
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerUnavailable, StoreFailed, Unavailable
+from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerBusy, PeerUnavailable, StoreFailed, Unavailable
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
+from hoard_p2p.fetch.silence import Silence
 from hoard_p2p.fetch.sources import Favour, Source
+from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, short
@@ -32,6 +36,12 @@ PATIENCE = {AskMode.GATE: 0.1, AskMode.FETCH: 0.1, AskMode.CHAIN: 1.0}
 """Seconds without a chunk after which a peer is to say `pending`."""
 
 Deliver: TypeAlias = Callable[[int, memoryview], None]
+
+
+class Note(Protocol):
+    """Counts a chunk that came; see `Tally.note`."""
+
+    def __call__(self, size: int, *, again: bool) -> None: ...
 
 
 class Keeper(Protocol):
@@ -56,11 +66,12 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the demand lanes of all flights share, or the fill lanes: threads, and turns at each peer. So a reader waits
-    behind no fill."""
+    """What the demand lanes of all flights share, or the fill lanes: threads, turns at each peer, and how long it may
+    be silent. So a reader waits behind no fill."""
 
     executor: Executor
     turns: Turns = field(default_factory=Turns)
+    silence: Silence = field(default_factory=Silence)
 
 
 class Answer(NamedTuple):
@@ -73,6 +84,8 @@ class Answer(NamedTuple):
     reason: str = ""
     useless: str = ""
     wrong: bool = False
+    took: float = 0.0
+    """Seconds from the question to the end, for a stream."""
 
     @property
     def over(self) -> bool:
@@ -93,6 +106,7 @@ class Questions:
         favour: Favour,
         failed: Callable[[NodeId], None],
         lanes: Sequence[Lane],
+        rack: str,
     ) -> None:
         self._keeper = keeper
         self._peers = peers
@@ -101,9 +115,9 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
+        self._rack = rack
         self.unstored = Unstored()
-        self.received = 0
-        """Bytes received from peers since the start."""
+        self.tally = Tally()
 
     async def ask(self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted]) -> Answer:
         """Ask a peer for `batch`; what comes lands in the flight."""
@@ -115,9 +129,14 @@ class Questions:
                 flight.tell(peer, silent)
                 flight.unreachable = True
                 return Answer(useless=silent)
-            work = self._work(flight, source, batch, self._deliver(flight, batch, given, loop))
+            deliver, began = self._deliver(flight, batch, given, self._note(lane, source)), loop.time()
+            work = self._work(flight, lane, source, batch, deliver)
             try:
                 answer = await loop.run_in_executor(lane.executor, work)
+            except PeerBusy as error:
+                flight.unreachable = True
+                useless, took = "" if source.mode else str(error), loop.time() - began
+                return Answer(given, pending=True, reason=str(error), useless=useless, took=took)
             except PeerUnavailable as error:
                 return self._unreachable(flight, peer, given, str(error))
             except ChunkCorrupt as error:
@@ -126,7 +145,19 @@ class Questions:
         lane.turns.answered(peer.node_id)
         return answer._replace(given=given)
 
-    def _work(self, flight: Flight, source: Source, batch: Sequence[Wanted], deliver: Deliver) -> Callable[[], Answer]:
+    def _note(self, lane: Lane, source: Source) -> Note:
+        way, far = way_of(source.mode), source.peer.rack != self._rack
+        clock = asyncio.get_running_loop().time
+
+        def note(size: int, *, again: bool) -> None:
+            self.tally.note(way, size, far=far, again=again)
+            lane.silence.gave(source.peer.node_id, clock())
+
+        return note
+
+    def _work(
+        self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted], deliver: Deliver
+    ) -> Callable[[], Answer]:
         """What to do in a thread."""
         mode, ids = source.mode, ids_of(batch)
         if mode is None:
@@ -134,13 +165,15 @@ class Questions:
         segments = self._segments
         if segments is None:
             return lambda: Answer(useless="this node asks nobody for what is on its way")
-        hops = source.place if mode is AskMode.CHAIN else flight.hops
+        hops = flight.hops if mode is AskMode.FETCH else source.place
         runs = tuple(chunk.run for chunk in batch)
         ask = SegmentAsk(flight.segment.snapshot, flight.segment.number, mode, min(hops, 255), runs)
 
         def stream() -> Answer:
-            end = segments.stream(source.peer, ask, ids, deliver, patience=PATIENCE[mode], timeout=STALL_TIMEOUT)
-            return Answer(absent=end.absent, pending=end.pending, reason=end.reason)
+            began = time.monotonic()
+            silence = min(STALL_TIMEOUT, lane.silence.allowed(source.peer.node_id, mode, source.place, began))
+            end = segments.stream(source.peer, ask, ids, deliver, patience=PATIENCE[mode], timeout=silence)
+            return Answer(absent=end.absent, pending=end.pending, reason=end.reason, took=time.monotonic() - began)
 
         return stream
 
@@ -148,9 +181,10 @@ class Questions:
         """Read `batch` from the origin, here."""
         loop = asyncio.get_running_loop()
         given: list[int] = []
-        deliver = self._deliver(flight, batch, given, loop)
+        deliver = self._deliver(flight, batch, given, partial(self.tally.note, Way.ORIGIN, far=False))
         try:
-            absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
+            async with lane.turns.turn(me.node_id):  # an origin that hangs does not take all threads
+                absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
         except Unavailable as error:
             log.info("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
             flight.tell(me, str(error))
@@ -161,14 +195,13 @@ class Questions:
             )
         return Answer(given, absent)
 
-    def _deliver(
-        self, flight: Flight, batch: Sequence[Wanted], given: list[int], loop: asyncio.AbstractEventLoop
-    ) -> Deliver:
+    def _deliver(self, flight: Flight, batch: Sequence[Wanted], given: list[int], note: Note) -> Deliver:
         """For a thread: store a chunk, and land it; `given` are the indexes of those."""
-        landings = Landings(loop, flight.land)
+        landings = Landings(asyncio.get_running_loop(), flight.land)
 
         def deliver(index: int, data: memoryview) -> None:
             chunk = batch[index]
+            note(len(data), again=chunk.chunk_id not in flight.missing)
             landed = self._keep(flight.segment, chunk, data)
             given.append(index)
             landings.note(chunk.chunk_id, landed)
@@ -176,7 +209,6 @@ class Questions:
         return deliver
 
     def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
-        self.received += len(data)
         self._origins.received(segment.snapshot, len(data))
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")

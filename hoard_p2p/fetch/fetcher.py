@@ -9,12 +9,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hoard_p2p.errors import ChunkUnavailable, HoardError
 from hoard_p2p.fetch.asking import Keeper, Lane, Questions
+from hoard_p2p.fetch.beside import Beside
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
 from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
@@ -22,6 +23,7 @@ from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.pace import Pace
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Favour, Source, Sources
+from hoard_p2p.fetch.tally import Tally
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import PeerChunks, PeerSegments
@@ -41,6 +43,9 @@ LINGER_SECONDS = 1.0
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
+
+MOST_PLANNED = 256
+"""Segments planned ahead, each with the list of its chunks; the one planned first is forgotten for another."""
 
 _Key = tuple[SnapshotId, int]
 
@@ -86,8 +91,11 @@ class Fetcher:
         failed: Callable[[NodeId], None],
         outlook: Callable[[], Outlook],
         me: NodeId,
+        rack: str = "",
         origins: OriginLane | None = None,
+        asked: int = 48,
     ) -> None:
+        """`asked`: flights at most that are under way only since peers asked for whole segments."""
         self._group = group
         self._executor = executor
         self._keeper = keeper
@@ -103,23 +111,30 @@ class Fetcher:
             favour=favour,
             failed=failed,
             lanes=(self._demand, self._fill),
+            rack=rack,
         )
         self._drain = Drain(
             questions=self._questions,
             origins=origins,
-            shunned=lambda node: favour.shunned(node, asyncio.get_running_loop().time()),
+            favour=favour,
             me=me,
         )
         self._flights: dict[_Key, Flight] = {}
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
+        self._beside = Beside(asked)
         self._pace = Pace()
 
     @property
     def received(self) -> int:
         """Bytes received from peers and origins since the start."""
-        return self._questions.received
+        return self._questions.tally.total
+
+    @property
+    def tally(self) -> Tally:
+        """The same, by where it came from."""
+        return self._questions.tally
 
     @property
     def unstored(self) -> Unstored:
@@ -168,7 +183,7 @@ class Fetcher:
         """
         flight = self._flight(segment, first)
         self._begin_fill(flight, first)
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), _relied_on(flight):
             async with asyncio.timeout(timeout):
                 await flight.fill_over.wait()
 
@@ -179,18 +194,32 @@ class Fetcher:
         """Have chunks that are not here brought here, and told of as they land. `waits`: as for a reader; else as a
         part of the whole segment, which is filled. `hops`: how often the question was passed on already."""
         following = Following(chunks, waits=waits)
+        key = (segment.snapshot, segment.number)
+        if not waits and key not in self._flights:
+            self._beside.begin(key)
         flight = self._flight(segment, None)
         flight.hops = max(flight.hops, hops)
         leave = flight.follow(following)
         if not waits:
             self._begin_fill(flight, None)
         try:
-            yield following
+            with nullcontext() if waits else _relied_on(flight):
+                yield following
         finally:
             if waits and following.outstanding and not following.reason:  # it was told `pending`, and asks again
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
             else:
                 leave()
+
+    def comes_for_peer(self, snapshot: SnapshotId, segment: int) -> bool:
+        """Whether the segment is under way since a peer asked for all of it."""
+        return (snapshot, segment) in self._beside
+
+    async def room_for_peer(self, segment: Segment, seconds: float) -> bool:
+        """Wait until a flight may begin for a peer that asks for all of the segment, or until there is one; false after
+        `seconds`."""
+        key = (segment.snapshot, segment.number)
+        return await self._beside.room(lambda: key in self._flights, seconds)
 
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
@@ -204,16 +233,18 @@ class Fetcher:
         if key in self._flights or key in self._planned:
             ended()
             return
+        if len(self._planned) >= MOST_PLANNED:
+            self._planned.pop(next(iter(self._planned))).ended()
         self._planned[key] = _Planned(segment, ended)
         self._start_ahead()
 
     def stop_ahead(self, snapshot: SnapshotId) -> None:
-        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and not waited for ends
-        with the batch that it is at."""
+        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and nobody else counts on
+        ends with the batch that it is at."""
         for key in [key for key in self._planned if key[0] == snapshot]:
             self._planned.pop(key).ended()
         for key in [key for key in self._ahead if key[0] == snapshot]:
-            self._flights[key].fills = False
+            self._flights[key].fills = bool(self._flights[key].relied)
 
     def _start_ahead(self) -> None:
         while self._planned and len(self._ahead) < AHEAD_FLIGHTS:
@@ -233,6 +264,7 @@ class Fetcher:
             if planned is not None:
                 flight.ended = planned.ended
             self._group.create_task(self._fly(key, flight))
+            self._beside.stir()
         return flight
 
     def _begin_fill(self, flight: Flight, first: Peer | None) -> None:
@@ -269,6 +301,7 @@ class Fetcher:
             flight.fills = False
             flight.end(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
             flight.ended()
+            self._beside.end(key)
             self._ahead.discard(key)
             self._start_ahead()
 
@@ -299,9 +332,10 @@ class Fetcher:
                 await flight.stirred(MOMENT)
                 continue
             over = await self._demand_round(flight)
-            while flight.filling and flight.waited() and not flight.late():
-                await flight.stirred(LULL)  # it may bring what the others lack
-            if not over or flight.late() or not flight.waited():
+            if flight.filling:  # it may bring what the others lack; who did not answer may do so before it is over
+                await flight.pause(pause, lambda: not flight.filling)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            if not over or flight.filling or flight.late() or not flight.waited():
                 continue
             if flight.deferred:
                 await flight.stirred(MOMENT)
@@ -359,6 +393,15 @@ class Fetcher:
         if len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+
+
+@contextmanager
+def _relied_on(flight: Flight) -> Iterator[None]:
+    flight.relied += 1
+    try:
+        yield
+    finally:
+        flight.relied -= 1
 
 
 def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import random
 from typing import Self, TypeVar
 
-from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
+from hoard_p2p.errors import ChunkCorrupt, PeerBusy, PeerUnavailable
 from hoard_p2p.ids import ChunkId, chunk_id, short
 from hoard_p2p.interfaces import SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
@@ -29,6 +29,8 @@ BATCH_CHUNKS = 2048
 first is read, so that it costs no round trip; at 64 KiB it fits into socket buffers while the peer is busy sending."""
 BUSY_PAUSES = (0.1, 0.3)
 """Seconds before a busy peer is asked again, half as much to one and a half times."""
+MOST_IDLE = 32
+"""Unused connections to all peers that are kept: each has a buffer of 4 MiB."""
 IDLE_TIME = 60.0
 """Seconds that an unused connection is kept; the server would end it after 75."""
 
@@ -103,7 +105,7 @@ class BulkClient:
         try:
             return self._use_once(peer, timeout, exchange)
         except Busy as error:
-            raise PeerUnavailable(f"{peer.url} sent no chunks: {error}") from error
+            raise PeerBusy(f"{peer.url} sent no chunks: {error}") from error
 
     def _use_once(self, peer: Peer, timeout: float, exchange: Callable[[Connection], T]) -> T:
         """Raises Busy only if nothing was received."""
@@ -171,6 +173,13 @@ class BulkClient:
                 self._busy.discard(connection)
                 connection.idle_since = time.monotonic()
                 idle.append(connection)
+                self._close_one_too_many()
+
+    def _close_one_too_many(self) -> None:
+        """With the lock held."""
+        if sum(map(len, self._idle.values())) > MOST_IDLE:
+            oldest = min((one for one in self._idle.values() if one), key=lambda one: one[0].idle_since)
+            oldest.pop(0).close()
 
     def _drop(self, connection: Connection) -> None:
         """Close a connection, unless it was given back."""

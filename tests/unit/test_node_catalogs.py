@@ -89,6 +89,7 @@ class Scene:
                 view=lambda: ClusterView(ME.node_id, (ME, OTHER)),
                 replicas=lambda _: 2,
                 residency=self.residency,
+                group=group,
                 favour=favour,
                 suspects=lambda: (),
                 clock=time.monotonic,

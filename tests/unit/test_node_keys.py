@@ -12,6 +12,8 @@ from hoard_p2p.cluster.discovery import Address
 from hoard_p2p.config import NodeSettings
 from hoard_p2p.errors import BadRequest, Refused
 from hoard_p2p.ids import parse_snapshot_id
+from hoard_p2p.node import operations
+from hoard_p2p.node.local import LocalRequest
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.securing import security_of
 from hoard_p2p.peer import NodeId
@@ -129,3 +131,19 @@ def test_a_key_file_that_others_can_read_keeps_the_node_from_starting(tmp_path: 
     Path(key).chmod(0o644)
     with pytest.raises(Refused, match="chmod 600"):
         security_of(settings(cluster_key_file=key), NodeId(bytes(16)))
+
+
+def test_who_may_use_the_unix_socket_has_the_counters_and_the_true_address_of_a_node_with_a_key(tmp_path: Path) -> None:
+    key = a_key(tmp_path / "key")
+
+    async def main() -> None:
+        async with running(tmp_path / "n", key_file=key, encrypt=True) as node:
+            reply = await operations.handle(node, LocalRequest("metrics", {}, [], 1, report))
+            assert "hoard_peers 0.0" in str(reply.body["text"])
+            reply = await operations.handle(node, LocalRequest("ping", {}, [], 1, report))
+            assert reply.body["url"] == f"https://127.0.0.1:{node.me.port}"
+
+    async def report(body: object) -> None:
+        return
+
+    run(main)
