@@ -38,8 +38,9 @@ WATCH_EVERY = 1.0
 UNEVEN = 1.25
 """A rack whose nodes keep so much more than their share by weight is shown."""
 NO_PEERS = (
-    "no peers: other nodes are found by multicast DNS if their --cluster is the same; where that is blocked, start "
-    "nodes with --discovery static:HOST:PORT"
+    "no peers: nodes meet if they have the same --cluster and the same key (or none), and --discovery finds them: by "
+    "multicast DNS, or where that is blocked with --discovery static:HOST:PORT; the node's log names those that "
+    "are left alone, and hoard doctor looks at the network"
 )
 _CLEAR = "\x1b[H\x1b[J"
 
@@ -190,11 +191,14 @@ def up(
         cluster_key_file=str(Path(cluster_key_file).absolute()) if cluster_key_file else "",
         encrypt=encrypt,
     )
-    if not is_loopback(host) and not cluster_key_file:
-        complain(OPEN_MODE)
+    is_open = not is_loopback(host) and not cluster_key_file
     if detach:
         print(f"the node is up, pid {start_detached(settings)}")
+        if is_open:
+            complain(OPEN_MODE)
         return 0
+    if is_open:
+        complain(OPEN_MODE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     return run_node(settings, Report())
 

@@ -20,7 +20,7 @@ from hoard_p2p.cluster.questions import Answer, Greeting, Questions
 from hoard_p2p.cluster.reporting import Reporting
 from hoard_p2p.cluster.standings import Standings
 from hoard_p2p.cluster.strangers import Strangers, discover, is_sayable
-from hoard_p2p.errors import NotFound, PeerUnavailable, Unavailable
+from hoard_p2p.errors import NotFound, PeerStrange, PeerUnavailable, Unavailable
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.peer import ClusterView, News, NodeId, OriginId, Peer, Rumour, Standing
 
@@ -243,6 +243,8 @@ class ClusterAgent:
                 await self._greet(address)
         except (PeerUnavailable, TimeoutError) as error:
             log.debug("no hello from %s port %d: %r", address.host, address.port, error)
+            if isinstance(error, PeerStrange):
+                self._strangers.cannot_talk(address, error)
             self._dialling.failed(address)
         finally:
             self._asking.discard(address)

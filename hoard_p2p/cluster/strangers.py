@@ -6,7 +6,7 @@ import logging
 from hoard_p2p.cluster.addresses import Address, Discovery, Found
 from hoard_p2p.cluster.dialling import MAX_ADDRESSES
 from hoard_p2p.cluster.questions import Greeting
-from hoard_p2p.errors import HoardError
+from hoard_p2p.errors import HoardError, PeerStrange
 from hoard_p2p.peer import WIRE_VERSION, Peer, is_loopback, is_wildcard
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,12 @@ class Strangers:
             why = f"speaks version {greeting.peer.wire_version}" if is_ours else f"is of cluster {greeting.cluster!r}"
             log.info("the node at %s port %d %s and is left alone", address.host, address.port, why)
         return False
+
+    def cannot_talk(self, address: Address, why: PeerStrange) -> None:
+        """What answers at an address and is no node that one can talk to; said once for each address."""
+        if address not in self._told and len(self._told) < MAX_ADDRESSES:
+            self._told.add(address)
+            log.info("the node at %s port %d is left alone: %s", address.host, address.port, why)
 
 
 def is_sayable(peer: Peer, *, by: Peer) -> bool:

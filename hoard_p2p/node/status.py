@@ -22,7 +22,7 @@ from hoard_p2p.node.mountkeep import Kept
 from hoard_p2p.node.origin_operations import origins_body
 from hoard_p2p.node.removal import expires
 from hoard_p2p.node.room_operations import room_body
-from hoard_p2p.peer import Peer, is_wildcard
+from hoard_p2p.peer import Peer, is_wildcard, origin_id
 from hoard_p2p.placement import skew
 from hoard_p2p.repair.planner import lacking
 from hoard_p2p.storage.records import SnapshotRecord
@@ -255,7 +255,7 @@ async def _counted(node: Node, record: SnapshotRecord, counts: _Counts | None) -
         return {**body, **_NOT_COUNTED}
     here = sum(byte.bit_count() for byte in counts.here.bits)
     state = "whole" if here == segments else "part" if here else "known"
-    short_of = await node.blocking(counts.under_replicated, segments, record.replicas)
+    short_of = await node.blocking(counts.under_replicated, segments, _wanted(node, record))
     return {
         **body,
         "state": state,
@@ -263,6 +263,11 @@ async def _counted(node: Node, record: SnapshotRecord, counts: _Counts | None) -
         "under_replicated": None if short_of is None else short_of[0],
         "under_replicated_bytes": None if short_of is None else short_of[1],
     }
+
+
+def _wanted(node: Node, record: SnapshotRecord) -> int:
+    """The copies that are missed if there are fewer: none of what some node can read again from its origin."""
+    return 0 if record.origin and node.agent.reading(origin_id(record.origin)) else record.replicas
 
 
 def _total(snapshots: Sequence[Body]) -> Json:
