@@ -19,7 +19,9 @@ from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
+from hoard_p2p.fetch.silence import Silence
 from hoard_p2p.fetch.sources import Favour, Source
+from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, short
@@ -36,6 +38,12 @@ PATIENCE = {AskMode.GATE: 0.1, AskMode.FETCH: 0.1, AskMode.CHAIN: 1.0}
 
 Deliver: TypeAlias = Callable[[int, memoryview], None]
 T = TypeVar("T")
+
+
+class Note(Protocol):
+    """Counts a chunk that came; see `Tally.note`."""
+
+    def __call__(self, size: int, *, again: bool) -> None: ...
 
 
 class Keeper(Protocol):
@@ -64,11 +72,12 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the demand lanes of all flights share, or the fill lanes: threads, and turns at each peer. So a reader waits
-    behind no fill."""
+    """What the demand lanes of all flights share, or the fill lanes: threads, turns at each peer, and how long it may
+    be silent. So a reader waits behind no fill."""
 
     executor: Executor
     turns: Turns = field(default_factory=Turns)
+    silence: Silence = field(default_factory=Silence)
 
 
 class Answer(NamedTuple):
@@ -101,6 +110,7 @@ class Questions:
         favour: Favour,
         failed: Callable[[NodeId], None],
         lanes: Sequence[Lane],
+        rack: str,
     ) -> None:
         self._keeper = keeper
         self._peers = peers
@@ -109,15 +119,15 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
+        self._rack = rack
         self.unstored = Unstored()
-        self.received = 0
-        """Bytes received from peers since the start."""
+        self.tally = Tally()
 
     async def ask(self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted]) -> Answer:
         """Ask a peer for `batch`; what comes lands in the flight."""
         loop = asyncio.get_running_loop()
         peer, landings = source.peer, Landings(loop, flight.land, flight.awaited)
-        delivery = self._delivery(flight, batch, landings)
+        delivery = self._delivery(flight, batch, landings, self._note(lane, source))
         given = delivery.given
         async with lane.turns.turn(peer.node_id):
             silent = lane.turns.silent(peer.node_id, loop.time())
@@ -136,6 +146,16 @@ class Questions:
                 return Answer(given, [given[-1] + 1 if given else 0], wrong=True)
         lane.turns.answered(peer.node_id)
         return answer._replace(given=given)
+
+    def _note(self, lane: Lane, source: Source) -> Note:
+        way, far = way_of(source.mode), source.peer.rack != self._rack
+        clock = asyncio.get_running_loop().time
+
+        def note(size: int, *, again: bool) -> None:
+            self.tally.note(way, size, far=far, again=again)
+            lane.silence.gave(source.peer.node_id, clock())
+
+        return note
 
     def _work(self, flight: Flight, source: Source, batch: Sequence[Wanted], deliver: Deliver) -> Callable[[], Answer]:
         """What to do in a thread."""
@@ -159,7 +179,7 @@ class Questions:
         """Read `batch` from the origin, here."""
         loop = asyncio.get_running_loop()
         landings = Landings(loop, flight.land, flight.awaited)
-        delivery = self._delivery(flight, batch, landings)
+        delivery = self._delivery(flight, batch, landings, partial(self.tally.note, Way.ORIGIN, far=False))
         given = delivery.given
         work = _ended(partial(self._origins.read, flight.segment, batch, delivery), delivery)
         try:
@@ -175,14 +195,15 @@ class Questions:
             )
         return Answer(given, absent)
 
-    def _delivery(self, flight: Flight, batch: Sequence[Wanted], landings: Landings) -> Delivery:
+    def _delivery(self, flight: Flight, batch: Sequence[Wanted], landings: Landings, note: Note) -> Delivery:
         """For a thread: stores chunks, and lands them."""
-        return Delivery(batch, partial(self._keep_all, flight.segment), landings)
+        return Delivery(batch, partial(self._keep_all, flight, note), landings)
 
-    def _keep_all(self, segment: Segment, burst: Sequence[Received]) -> list[Landed]:
-        size = sum(len(received.data) for received in burst)
-        self.received += size
-        self._origins.received(segment.snapshot, size)
+    def _keep_all(self, flight: Flight, note: Note, burst: Sequence[Received]) -> list[Landed]:
+        segment = flight.segment
+        for received in burst:
+            note(received.chunk.length, again=received.chunk.chunk_id not in flight.missing)
+        self._origins.received(segment.snapshot, sum(received.chunk.length for received in burst))
         if len(burst) > 1:
             with suppress(StoreFailed, Corrupt):  # each by itself then: there may be room for some
                 places = self._keeper.keep_many(segment, [(received.chunk, received.data) for received in burst])

@@ -22,6 +22,7 @@ from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.pace import Pace
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Favour, Source, Sources
+from hoard_p2p.fetch.tally import Tally
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import PeerChunks, PeerSegments
@@ -86,6 +87,7 @@ class Fetcher:
         failed: Callable[[NodeId], None],
         outlook: Callable[[], Outlook],
         me: NodeId,
+        rack: str = "",
         origins: OriginLane | None = None,
     ) -> None:
         self._group = group
@@ -103,6 +105,7 @@ class Fetcher:
             favour=favour,
             failed=failed,
             lanes=(self._demand, self._fill),
+            rack=rack,
         )
         self._drain = Drain(
             questions=self._questions,
@@ -119,7 +122,12 @@ class Fetcher:
     @property
     def received(self) -> int:
         """Bytes received from peers and origins since the start."""
-        return self._questions.received
+        return self._questions.tally.total
+
+    @property
+    def tally(self) -> Tally:
+        """The same, by where it came from."""
+        return self._questions.tally
 
     @property
     def unstored(self) -> Unstored:

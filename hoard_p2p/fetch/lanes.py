@@ -20,16 +20,6 @@ from hoard_p2p.peer import NodeId, Peer
 PATIENCE = 16
 """Times that a peer may send wrong bytes that did so before, and is the last resort."""
 
-GATE_SECONDS = 2.0
-"""A gateway that sent nothing for so long is passed by."""
-
-READER_SECONDS = 5.0
-"""A reader of the origin that sent nothing for so long is replaced."""
-
-CHAIN_SECONDS, CHAIN_STEP = 1.0, 0.25
-"""A predecessor that sent nothing for so long is passed by: longer for each node before it, since the first chunk
-takes its time through each of them."""
-
 
 class Ask(NamedTuple):
     """One lane of one flight. `candidates`: what to ask for now; `asking`: says so while it is being asked for;
@@ -112,7 +102,11 @@ class Drain:
             answer = await self._asked(ask, source, candidates)
             if answer.given:
                 began = heard = clock()
-            if answer.over or clock() - heard > _silence_allowed(source):
+            if answer.over or clock() - heard > ask.lane.silence.allowed(
+                peer.node_id, source.mode, source.place, clock()
+            ):
+                if not answer.over:
+                    ask.lane.silence.passed_by(peer.node_id)
                 flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {clock() - heard:.1f} s")
                 flight.unreachable |= not answer.over
                 break
@@ -149,9 +143,3 @@ class Drain:
         with ask.asking(batch):
             await self._questions.read(flight, ask.lane, reader, batch)
         return True
-
-
-def _silence_allowed(source: Source) -> float:
-    if source.mode is AskMode.CHAIN:
-        return CHAIN_SECONDS + CHAIN_STEP * source.place
-    return GATE_SECONDS if source.mode is AskMode.GATE else READER_SECONDS

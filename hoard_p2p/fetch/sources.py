@@ -1,7 +1,8 @@
 """Whom to ask for a segment, in which order and how, and who is out of favour for a while.
 
-Demand: the gateway of the rack, homes, holders by residency record, the reader of the origin. Fill: the predecessor in
-the segment's chain, then as demand. Demand never follows the chain.
+Demand: the gateway of the rack, neighbours in the rack that hold it, homes, holders by residency record, the reader of
+the origin. Fill: the predecessor in the segment's chain, then as demand. Demand never follows the chain. What a
+neighbour holds does not come from another rack once more.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from hoard_p2p.fetch.segment import Segment
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import AskMode, Residency
 from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.placement import candidates
+from hoard_p2p.placement import candidates, draw
 
 SHUN_SECONDS = 30.0
 LAST_RESORT = 8
@@ -27,6 +28,9 @@ EVERYBODY = 1024
 RESIDENCY_MAX_AGE = 5.0
 RESIDENCY_TIMEOUT = 2.0
 """Seconds that all peers together get to tell what they hold: a reader waits meanwhile."""
+
+NEIGHBOUR_TIMEOUT = 0.1
+"""The same for those in this node's rack, whom a reader may do without."""
 
 ASKED_AT_ONCE = 64
 KEPT_RECORDS = 4096
@@ -124,21 +128,34 @@ class Sources:
         if flight.segment.number >= 0 and flight.first is None and settled:
             head = self._head(flight)
             if head is not None:
+                if head.peer.rack != self._my_rack():
+                    for neighbour in await self._neighbours(flight.segment):
+                        yield Source(neighbour)
                 yield head
         async for source in self._having(flight, reads=settled):
             yield source
 
     def _head(self, flight: Flight) -> Source | None:
-        """Who passes the segment on to this node. The origin's reader is before the chain, and also before who would
-        otherwise get from another rack what the reader brings into its own. The reader itself waits for nobody."""
-        view, course = self._view(), self._course(flight.segment)
+        """Who passes the segment on to this node. The origin's reader waits for nobody; it is the first of the chain,
+        but where views differ, or another one took over from who was."""
+        course = self._course(flight.segment)
         reader = self._origins.reader(flight.segment, flight.without)
-        if course.before is None or (reader is not None and reader.node_id == view.me):
+        if course.before is None or (reader is not None and reader.node_id == self._view().me):
             return None
-        my_rack = view.by_id[view.me].rack
-        if reader is not None and reader.rack == my_rack != course.before.rack:
-            return Source(reader, AskMode.FETCH)
         return Source(course.before, AskMode.CHAIN, course.place)
+
+    def _my_rack(self) -> str:
+        view = self._view()
+        return view.by_id[view.me].rack
+
+    async def _neighbours(self, segment: Segment) -> list[Peer]:
+        """Who in this node's rack holds the segment, if there are other racks that it would come from."""
+        now, view, suspects, rack = self._clock(), self._view(), self._suspects(), self._my_rack()
+        if segment.number < 0 or all(peer.rack == rack for peer in view.peers):
+            return []
+        near = [peer for peer in view.others if peer.rack == rack and peer.node_id not in suspects]
+        usable = [peer for peer in near if not self._favour.shunned(peer.node_id, now)]
+        return await self._holders(draw(usable, segment.key), segment, NEIGHBOUR_TIMEOUT)
 
     async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
         segment = flight.segment
@@ -147,14 +164,14 @@ class Sources:
         ranked.sort(key=lambda peer: peer.node_id in suspects)
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()
-        head = ([flight.first] if flight.first is not None else []) + usable[: self._replicas(segment.snapshot)]
-        for peer in head:
+        near = [flight.first] if flight.first is not None else await self._neighbours(segment)
+        for peer in (*near, *usable[: self._replicas(segment.snapshot)]):
             if peer.node_id not in asked:
                 asked.add(peer.node_id)
                 yield Source(peer)
         rest = [peer for peer in usable if peer.node_id not in asked]
         if segment.number >= 0:
-            for peer in await self._holders(rest, segment):
+            for peer in await self._holders(rest, segment, RESIDENCY_TIMEOUT):
                 asked.add(peer.node_id)
                 yield Source(peer)
         for source in self._readers(flight) if reads else ():
@@ -182,19 +199,25 @@ class Sources:
         """How many peers to try blindly. No record tells who has a catalog, so for its chunks it is all of them."""
         return LAST_RESORT if segment.number >= 0 else EVERYBODY
 
-    async def _holders(self, peers: Sequence[Peer], segment: Segment) -> list[Peer]:
-        """Those of `peers` whose record says that they hold the segment, asked at the same time, within a deadline."""
+    async def _holders(self, peers: Sequence[Peer], segment: Segment, seconds: float) -> list[Peer]:
+        """Those of `peers` whose record says that they hold the segment, asked at the same time, within a deadline.
+        Who misses it is not asked for its record again for a while."""
+        asked = peers[:ASKED_AT_ONCE]
         records: dict[NodeId, Residency | None] = {}
 
         async def ask(peer: Peer) -> None:
             records[peer.node_id] = await self._residency(peer, segment.snapshot)
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(RESIDENCY_TIMEOUT), asyncio.TaskGroup() as group:
-                for peer in peers[:ASKED_AT_ONCE]:
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                for peer in asked:
                     group.create_task(ask(peer))
+        now = self._clock()
+        for peer in asked:
+            if peer.node_id not in records:
+                self._records[peer.node_id, segment.snapshot] = (now, None)
         held = {node for node, record in records.items() if record is not None and record.holds(segment.number)}
-        return [peer for peer in peers if peer.node_id in held]
+        return [peer for peer in asked if peer.node_id in held]
 
     async def _residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
         key = (peer.node_id, snapshot)

@@ -39,6 +39,7 @@ from hoard_p2p.node.names import Names
 from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
+from hoard_p2p.node.presence import Presence
 from hoard_p2p.node.registries import make_naming
 from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
@@ -106,7 +107,10 @@ class Node:
         self.leases = Leases()
         self.fills = Fills(self)
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
-        self.gossip = Gossip(self.names, self.control, self.executor, self.store.node_id, self.others)
+        presence = Presence(self.store, self.names, self.executor)
+        self.gossip = Gossip(
+            self.names, self.control, self.executor, self.store.node_id, self.others, presence=presence
+        )
         self.naming = make_naming(self.settings.discovery, self.names, self.executor, self.settings.cluster)
         self.agent = self._make_agent(port)
         self.known_origins = Origins(

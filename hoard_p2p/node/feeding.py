@@ -66,7 +66,7 @@ class Feeding:
         if not left:
             yield FeedEnd(False)
             return
-        refusal = self._refusal(ask, segment)
+        refusal = self._refusal(ask, segment) or await self._unsettled(ask, patience)
         if refusal is not None:
             yield refusal
             return
@@ -145,6 +145,15 @@ class Feeding:
         if ask.mode is AskMode.CHAIN and ask.hops < LAST_PLACE and place >= ask.hops:
             return FeedEnd(False, f"{name} comes later in the chain")
         return None
+
+    async def _unsettled(self, ask: SegmentAsk, patience: float) -> FeedEnd | None:
+        """What fills with a view that still fills up comes to nothing here, and the peer, which saw enough earlier,
+        would go and get from another rack what comes along the chain soon."""
+        seconds = self._node.courses.unsettled(ask.snapshot) if ask.mode is AskMode.CHAIN else 0.0
+        if not seconds:
+            return None
+        await asyncio.sleep(min(seconds, patience))
+        return FeedEnd(True, f"{self._node.me.name} has not settled yet")
 
     async def _here(self, ids: Sequence[ChunkId], left: dict[ChunkId, tuple[int, Wanted]]) -> list[Fed]:
         """What of `ids` is stored here, lent; no longer `left` then."""

@@ -35,6 +35,7 @@ def make_fetcher(node: "Node") -> Fetcher:
         failed=node.agent.report_failure,
         outlook=lambda: outlook(node),
         me=node.me.node_id,
+        rack=node.me.rack,
         origins=node.origins,
     )
 

@@ -139,6 +139,13 @@ class OriginReads:
         best = next(iter(self._late.last(ranked, self._clock())), None)
         return None if best is None else view.by_id.get(best)
 
+    def first_reader(self, segment: Segment) -> Peer | None:
+        """Who reads the segment as long as it can, so that all nodes with the same view agree: the chain begins with
+        it. None: the snapshot has no origin, or nobody can read it."""
+        url = self._url(segment.snapshot) if segment.number >= 0 else ""
+        members = self._set(origin_id(url)) if url else ()
+        return next(iter(readers(members, segment.key)), None)
+
     def _set(self, origin: OriginId) -> tuple[Peer, ...]:
         view, reading = self._agent.view(), self._agent.reading(origin)
         known = self._members.get(origin)

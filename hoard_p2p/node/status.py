@@ -172,6 +172,7 @@ async def full_status(node: Node) -> Body:
             **room,
             "chunks": chunks,
             "received": node.fetcher.received,
+            "received_from": {**node.fetcher.tally.told()},
             "unstored": node.fetcher.unstored.count,
             "sent": node.counters.bytes_sent,
             "misses": node.counters.misses,

@@ -119,6 +119,10 @@ class Cluster:
         self.view = ClusterView(ME.node_id, (ME, *self.peers))
         self.network: MemoryPeers = MemoryPeers({a_peer(number).node_id: held for number, held in holdings.items()})
         self.records = {a_peer(number).node_id for number in records}
+        self.silent: NodeId | None = None
+        """Who does not tell what it holds."""
+        self.told: list[NodeId] = []
+        """Who was asked what it holds."""
         self.keeper = MemoryKeeper()
         self.favour = Favour()
         self.failed: list[NodeId] = []
@@ -130,6 +134,9 @@ class Cluster:
         self.origins: OriginLane = NoOrigin()
 
     async def residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
+        self.told.append(peer.node_id)
+        if peer.node_id == self.silent:
+            await asyncio.Event().wait()
         return Residency(snapshot, peer.node_id, 1, b"\x08" if peer.node_id in self.records else b"\x00")
 
     def run(self, scenario: Callable[[Fetcher], Awaitable[None]]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.fetch.sources import NO_COURSE, Course
 from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
-from hoard_p2p.peer import NodeId, Peer
+from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.testing.network import Deliver, MemoryPeers, a_peer
 from hoard_p2p.transfer.service import FeedEnd
 from tests.unit.fetch_cluster import ALL, CHUNKS, DATA, ME, SEGMENT, Cluster, SilentPeers, everywhere
@@ -106,6 +107,43 @@ def test_a_fill_comes_from_the_predecessor_in_the_chain_which_is_told_the_asker_
     cluster.run(scenario)
     assert asked(cluster) == [(N2.node_id, AskMode.CHAIN, 3)]
     assert sorted(cluster.network.fetched) == sorted((N2.node_id, chunk.chunk_id) for chunk in CHUNKS)
+
+
+def in_racks(cluster: Cluster, *racks: str) -> None:
+    """Me, then N1 ... N4."""
+    peers = tuple(replace(peer, rack=rack) for peer, rack in zip((ME, *cluster.peers), racks, strict=True))
+    cluster.view = ClusterView(ME.node_id, peers)
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_what_a_neighbour_holds_does_not_come_from_another_rack_once_more(fill: bool) -> None:
+    cluster = Cluster(everywhere(), records=[3])
+    cluster.segments = cluster.network
+    in_racks(cluster, "here", "there", "there", "here", "here")
+    cluster.course = Course(cluster.view.by_id[N2.node_id], (), 3)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        if fill:
+            await fetcher.whole(SEGMENT, timeout=5)
+        else:
+            await fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5, fill=False)
+
+    cluster.run(scenario)
+    assert asked(cluster) == []
+    assert {node for node, _ in cluster.network.fetched} == {N3.node_id}
+
+
+def test_a_neighbour_that_does_not_tell_what_it_holds_is_not_waited_for_again_and_again() -> None:
+    cluster = Cluster(everywhere())
+    in_racks(cluster, "here", "there", "there", "here", "there")
+    cluster.silent = N3.node_id
+
+    async def scenario(fetcher: Fetcher) -> None:
+        await fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5, fill=False)
+        await fetcher.chunk(SEGMENT, CHUNKS[2], timeout=5, fill=False)
+
+    cluster.run(scenario)
+    assert cluster.told.count(N3.node_id) == 1
 
 
 def test_a_predecessor_that_cannot_is_passed_by_for_the_homes() -> None:
