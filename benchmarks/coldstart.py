@@ -111,6 +111,17 @@ class Start:
     def into_racks(self) -> dict[str, int]:
         return {rack.name: rack.received() for rack in self._net.racks}
 
+    def tallies(self) -> None:
+        for reader in self.readers:
+            if _lives(reader.node):
+                told = json.loads(self._cluster.hoard(reader.node, "status", "--json"))["store"]["received_from"]
+                print(
+                    reader.node.name,
+                    reader.machine.rack,
+                    {k: round(v / self.size, 3) for k, v in told.items()},
+                    file=sys.stderr,
+                )
+
     def end(self) -> None:
         for reader in self.readers:
             if _lives(reader.node):
@@ -146,6 +157,7 @@ def cold(host: Host) -> None:
                 came[reader.machine.rack] += read[reader.machine.address]
             host.sheet.add(OURS, f"cold-{count}-origin", sum(read.values()) / start.size)
             host.sheet.add(OURS, f"cold-{count}-rack", max(came.values()) / start.size)
+            start.tallies()
             start.end()
 
 

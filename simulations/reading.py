@@ -1,6 +1,6 @@
 """What a reader waits for: its own node's memory and disk, the gateway of its rack, homes, holders, the origin.
 
-The order is the production one (`fill.chain.gateway`, `placement.rank`); the origin is read by the segment's reader
+The order is the production one (`fill.chain.gateways`, `placement.rank`); the origin is read by the segment's reader
 alone, which keeps the chunk and passes it on. Fill runs beside it and leaves out what a reader waits for already.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from hoard_p2p.fill.chain import chain, gateway
+from hoard_p2p.fill.chain import gateways
 from hoard_p2p.origin.budget import Budget, late_after
 from hoard_p2p.placement import rank
 from simulations.filling import Filling
@@ -115,7 +115,8 @@ class Demand:
         return path if self.room[node] > 0 else self.network.unstored(path)
 
     def _sources(self, node: int, segment: int) -> "_Sources":
-        """The gateway, if that is another node, and all others in the segment's order: homes first, then holders."""
+        """The gateway, if that is another node, and all others in the segment's order: those of its rack first, since
+        what a neighbour holds does not come from another rack."""
         if self._wanted_by != len(self.routes.wants):
             self._wanted_by = len(self.routes.wants)
             self._asked.clear()
@@ -125,11 +126,11 @@ class Demand:
         return known
 
     def _find_sources(self, node: int, segment: int) -> "_Sources":
-        routes, key = self.routes, self.routes.keys[segment]
-        first = gateway(chain(routes.peers, routes.wants, key, routes.replicas), routes.peers[node].node_id)
-        ranked = (routes.numbers[peer.node_id] for peer in rank(routes.peers, key))
-        gate = None if first is None else routes.numbers[first.node_id]
-        return _Sources(gate, tuple(source for source in ranked if source != node))
+        routes, racks = self.routes, self.network.racks
+        asked = gateways(routes.chain(segment), routes.peers[node].node_id, routes.peers, 1)
+        ranked = (routes.numbers[peer.node_id] for peer in rank(routes.peers, routes.keys[segment]))
+        others = sorted((one for one in ranked if one != node), key=lambda one: racks[one] != racks[node])
+        return _Sources(routes.numbers[asked[0].node_id] if asked else None, tuple(others))
 
     def _arrived(self, what: tuple[int, int, int]) -> None:
         node, segment, bit = what

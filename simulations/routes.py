@@ -26,8 +26,8 @@ class Routes(Protocol):
 
 
 class ChainRoutes:
-    """All nodes have the same view. The first of a chain asks the segment's reader, which asks the origin; everybody
-    else its predecessor. `wants`: who takes part, at first everybody."""
+    """All nodes have the same view. The first of a chain is the segment's reader, or asks it if that takes no part;
+    everybody else asks its predecessor. `wants`: who takes part, at first everybody."""
 
     def __init__(
         self,
@@ -72,7 +72,12 @@ class ChainRoutes:
 
     def order(self, segment: int) -> list[int]:
         """The chain in numbers."""
-        return numbered(chain(self._alive, self.wants, self.keys[segment], self.replicas), self.numbers)
+        return numbered(self.chain(segment), self.numbers)
+
+    def chain(self, segment: int) -> tuple[Peer, ...]:
+        key = self.keys[segment]
+        first = None if self.warm else readers(self._readers, key)[0]
+        return chain(self._alive, self.wants, key, self.replicas, first)
 
     def reader(self, segment: int) -> int:
         return self.numbers[readers(self._readers, self.keys[segment])[0].node_id]

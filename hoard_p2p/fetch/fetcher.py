@@ -9,19 +9,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hoard_p2p.errors import ChunkUnavailable, HoardError
 from hoard_p2p.fetch.asking import Keeper, Lane, Questions
+from hoard_p2p.fetch.beside import Beside
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
-from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of, silence_allowed
+from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.pace import Pace
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Favour, Source, Sources
+from hoard_p2p.fetch.tally import Tally
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import AskMode, PeerChunks, PeerSegments
@@ -38,12 +40,16 @@ NOWHERE_SECONDS = 1.0
 LINGER_SECONDS = 1.0
 """For so long what a peer waits for is looked for although it has hung up: it was told to ask again."""
 
-HINT_SECONDS = 0.5
-"""A source that gets what it lacks is waited for a little longer than it is allowed to be silent: it is left then."""
+LEFT_TIMES = 2.0
+"""A source that gets what it lacks is left when it was silent for too long while it was asked. After so many times as
+long others are asked too, whatever keeps it: it may send bytes that make no chunk."""
 
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
+
+MOST_PLANNED = 256
+"""Segments planned ahead, each with the list of its chunks; the one planned first is forgotten for another."""
 
 _Key = tuple[SnapshotId, int]
 
@@ -89,8 +95,11 @@ class Fetcher:
         failed: Callable[[NodeId], None],
         outlook: Callable[[], Outlook],
         me: NodeId,
+        rack: str = "",
         origins: OriginLane | None = None,
+        asked: int = 48,
     ) -> None:
+        """`asked`: flights at most that are under way only since peers asked for whole segments."""
         self._group = group
         self._executor = executor
         self._keeper = keeper
@@ -107,23 +116,30 @@ class Fetcher:
             favour=favour,
             failed=failed,
             lanes=(self._demand, self._fill),
+            rack=rack,
         )
         self._drain = Drain(
             questions=self._questions,
             origins=origins,
-            shunned=lambda node: favour.shunned(node, asyncio.get_running_loop().time()),
+            favour=favour,
             me=me,
         )
         self._flights: dict[_Key, Flight] = {}
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
+        self._beside = Beside(asked)
         self._pace = Pace()
 
     @property
     def received(self) -> int:
         """Bytes received from peers and origins since the start."""
-        return self._questions.received
+        return self._questions.tally.total
+
+    @property
+    def tally(self) -> Tally:
+        """The same, by where it came from."""
+        return self._questions.tally
 
     @property
     def unstored(self) -> Unstored:
@@ -172,7 +188,7 @@ class Fetcher:
         """
         flight = self._flight(segment, first)
         self._begin_fill(flight, first)
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), _relied_on(flight):
             async with asyncio.timeout(timeout):
                 await flight.fill_over.wait()
 
@@ -183,18 +199,32 @@ class Fetcher:
         """Have chunks that are not here brought here, and told of as they land. `waits`: as for a reader; else as a
         part of the whole segment, which is filled. `hops`: how often the question was passed on already."""
         following = Following(chunks, waits=waits)
+        key = (segment.snapshot, segment.number)
+        if not waits and key not in self._flights:
+            self._beside.begin(key)
         flight = self._flight(segment, None)
         flight.hops = max(flight.hops, hops)
         leave = flight.follow(following)
         if not waits:
             self._begin_fill(flight, None)
         try:
-            yield following
+            with nullcontext() if waits else _relied_on(flight):
+                yield following
         finally:
             if waits and following.outstanding and not following.reason:  # it was told `pending`, and asks again
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
             else:
                 leave()
+
+    def comes_for_peer(self, snapshot: SnapshotId, segment: int) -> bool:
+        """Whether the segment is under way since a peer asked for all of it."""
+        return (snapshot, segment) in self._beside
+
+    async def room_for_peer(self, segment: Segment, seconds: float) -> bool:
+        """Wait until a flight may begin for a peer that asks for all of the segment, or until there is one; false after
+        `seconds`."""
+        key = (segment.snapshot, segment.number)
+        return await self._beside.room(lambda: key in self._flights, seconds)
 
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
@@ -208,16 +238,18 @@ class Fetcher:
         if key in self._flights or key in self._planned:
             ended()
             return
+        if len(self._planned) >= MOST_PLANNED:
+            self._planned.pop(next(iter(self._planned))).ended()
         self._planned[key] = _Planned(segment, ended)
         self._start_ahead()
 
     def stop_ahead(self, snapshot: SnapshotId) -> None:
-        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and not waited for ends
-        with the batch that it is at."""
+        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and nobody else counts on
+        ends with the batch that it is at."""
         for key in [key for key in self._planned if key[0] == snapshot]:
             self._planned.pop(key).ended()
         for key in [key for key in self._ahead if key[0] == snapshot]:
-            self._flights[key].fills = False
+            self._flights[key].fills = bool(self._flights[key].relied)
 
     def _start_ahead(self) -> None:
         while self._planned and len(self._ahead) < AHEAD_FLIGHTS:
@@ -237,6 +269,7 @@ class Fetcher:
             if planned is not None:
                 flight.ended = planned.ended
             self._group.create_task(self._fly(key, flight))
+            self._beside.stir()
         return flight
 
     def _begin_fill(self, flight: Flight, first: Peer | None) -> None:
@@ -273,6 +306,7 @@ class Fetcher:
             flight.fills = False
             flight.end(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
             flight.ended()
+            self._beside.end(key)
             self._ahead.discard(key)
             self._start_ahead()
 
@@ -303,9 +337,10 @@ class Fetcher:
                 await flight.stirred(MOMENT)
                 continue
             over = await self._demand_round(flight)
-            while flight.filling and flight.waited() and not flight.late():
-                await flight.stirred(LULL)  # it may bring what the others lack
-            if not over or flight.late() or not flight.waited():
+            if flight.filling:  # it may bring what the others lack; who did not answer may do so before it is over
+                await flight.pause(pause, lambda: not flight.filling)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            if not over or flight.filling or flight.late() or not flight.waited():
                 continue
             if flight.deferred:
                 await flight.stirred(MOMENT)
@@ -346,18 +381,22 @@ class Fetcher:
 
     async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", source: Source) -> bool:
         """Wait for a source; false once it has brought nothing for longer than it usually takes, or, if it is one that
-        gets things itself, than it may say nothing."""
+        gets things itself, for so long that it should have been passed by."""
         loop, node = asyncio.get_running_loop(), source.peer.node_id
-        patience = self._pace.patience(node) if source.mode is None else silence_allowed(source) + HINT_SECONDS
         began, before = loop.time(), flight.landings
         while not task.done():
-            await asyncio.wait({task}, timeout=patience)
+            await asyncio.wait({task}, timeout=self._patience(source, loop.time()))
             if flight.landings == before and not task.done():
                 return False
             before = flight.landings
         if source.mode is None:
             self._pace.took(node, loop.time() - began)
         return True
+
+    def _patience(self, source: Source, now: float) -> float:
+        if source.mode is None:
+            return self._pace.patience(source.peer.node_id)
+        return LEFT_TIMES * self._demand.silence.allowed(source.peer.node_id, source.mode, source.place, now)
 
     def _give_up(self, key: _Key, flight: Flight) -> None:
         """Everybody answered, and nobody has what is asked for."""
@@ -368,6 +407,15 @@ class Fetcher:
         if len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+
+
+@contextmanager
+def _relied_on(flight: Flight) -> Iterator[None]:
+    flight.relied += 1
+    try:
+        yield
+    finally:
+        flight.relied -= 1
 
 
 def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:

@@ -22,7 +22,7 @@ DRAG_TIMES, DRAG_LEAST, DRAG_LONGEST = 10.0, 8.0, 120.0
 """A peer drags that takes so many times as long for a chunk as is usual here; seconds at least, and at most."""
 
 DRAG_KEPT = 64
-DRAG_DOUBLINGS = 4
+DRAG_DOUBLINGS = 2
 
 
 class Pace:

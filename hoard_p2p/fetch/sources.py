@@ -1,42 +1,45 @@
 """Whom to ask for a segment, in which order and how, and who is out of favour for a while.
 
-Demand: the gateway of the rack, homes, holders by residency record, the reader of the origin. Fill: the predecessor in
-the segment's chain, then as demand. Demand never follows the chain.
+Demand: the gateway of the rack, neighbours in the rack that hold it, homes, holders by residency record, the reader of
+the origin. Fill: the predecessor in the segment's chain, then as demand. Demand never follows the chain. What a
+neighbour holds does not come from another rack once more.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hoard_p2p.errors import Unavailable
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
+from hoard_p2p.fetch.records import AskResidency, Records
 from hoard_p2p.fetch.segment import Segment
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import AskMode, Residency
+from hoard_p2p.interfaces import AskMode
 from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.placement import candidates
+from hoard_p2p.placement import candidates, draw
 
 SHUN_SECONDS = 30.0
+TIRED_SECONDS = 15.0
+"""For so long a gateway that sent nothing in time is not asked: else each segment would wait for it anew."""
+
 LAST_RESORT = 8
 """Peers asked though neither placement nor residency points at them: a part of a segment is in nobody's record."""
 
 EVERYBODY = 1024
-RESIDENCY_MAX_AGE = 5.0
 RESIDENCY_TIMEOUT = 2.0
 """Seconds that all peers together get to tell what they hold: a reader waits meanwhile."""
 
-ASKED_AT_ONCE = 64
-KEPT_RECORDS = 4096
+NEIGHBOUR_TIMEOUT = 0.1
+"""The same for those in this node's rack, whom a reader may do without."""
+
 READERS_TRIED = 4
 """Readers of the origin that one round tries, each after the one before it failed."""
 
 
 class Source(NamedTuple):
-    """A peer to ask. `mode` None: for what it has (`PeerChunks`). `place`: this node's place in the chain, for CHAIN.
-    FETCH of this node itself: read the origin here."""
+    """A peer to ask. `mode` None: for what it has (`PeerChunks`). `place`: this node's place in the chain, for CHAIN
+    and GATE; for FETCH, the readers that were tried before. FETCH of this node itself: read the origin here."""
 
     peer: Peer
     mode: AskMode | None = None
@@ -57,9 +60,11 @@ NO_COURSE = Course(None, (), 0)
 
 @dataclass
 class Favour:
-    """Which peers sent wrong bytes lately. Time is handed in."""
+    """Which peers sent wrong bytes lately, and which said for too long that they were about to send something. Time is
+    handed in."""
 
     _until: dict[NodeId, float] = field(default_factory=dict)
+    _tired: dict[NodeId, float] = field(default_factory=dict)
     counted: dict[NodeId, int] = field(default_factory=dict)
 
     def shun(self, node: NodeId, now: float) -> None:
@@ -68,6 +73,13 @@ class Favour:
 
     def shunned(self, node: NodeId, now: float) -> bool:
         return self._until.get(node, now) > now
+
+    def tire(self, node: NodeId, now: float) -> None:
+        self._tired = {known: until for known, until in self._tired.items() if until > now}
+        self._tired[node] = now + TIRED_SECONDS
+
+    def tired(self, node: NodeId, now: float) -> bool:
+        return self._tired.get(node, now) > now
 
 
 class Sources:
@@ -80,7 +92,8 @@ class Sources:
         *,
         view: Callable[[], ClusterView],
         replicas: Callable[[SnapshotId], int],
-        residency: Callable[[Peer, SnapshotId], Awaitable[Residency | None]],
+        residency: AskResidency,
+        group: asyncio.TaskGroup,
         favour: Favour,
         suspects: Callable[[], Container[NodeId]],
         clock: Callable[[], float],
@@ -92,30 +105,31 @@ class Sources:
         snapshot, were unchanged for a while: before, nothing is filled along a chain or from the origin."""
         self._view = view
         self._replicas = replicas
-        self._ask_residency = residency
         self._favour = favour
         self._suspects = suspects
         self._clock = clock
         self._course = course
         self._settled = settled
         self._origins = origins or NoOrigin()
-        self._records: dict[tuple[NodeId, SnapshotId], tuple[float, Residency | None]] = {}
+        self._records = Records(residency, clock, group)
 
     async def demand(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for what somebody waits for, best first; `flight.first` before all others."""
-        for gateway in self._gateways(flight):
-            if gateway.node_id not in self._suspects():
-                yield Source(gateway, AskMode.GATE)
+        course = self._course_of(flight)
+        for gateway in course.gateways:
+            if gateway.node_id not in self._suspects() and not self._favour.tired(gateway.node_id, self._clock()):
+                yield Source(gateway, AskMode.GATE, course.place)
         async for source in self._having(flight, reads=True):
             yield source
 
-    def _gateways(self, flight: Flight) -> tuple[Peer, ...]:
-        """Who brings things into this node's rack. Not for the origin's reader: they would ask it in turn."""
-        if flight.segment.number < 0 or flight.first is not None:
-            return ()
+    def _course_of(self, flight: Flight) -> Course:
+        """Who brings things into this node's rack. Nobody for the origin's reader, or for whom another node takes for
+        that: the gateway would ask it in turn."""
+        if flight.segment.number < 0 or flight.first is not None or flight.hops:
+            return NO_COURSE
         reader = self._origins.reader(flight.segment, ())
         is_reader = reader is not None and reader.node_id == self._view().me
-        return () if is_reader else self._course(flight.segment).gateways
+        return NO_COURSE if is_reader else self._course(flight.segment)
 
     async def fill(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
@@ -124,21 +138,34 @@ class Sources:
         if flight.segment.number >= 0 and flight.first is None and settled:
             head = self._head(flight)
             if head is not None:
+                if head.peer.rack != self._my_rack():
+                    for neighbour in await self._neighbours(flight.segment):
+                        yield Source(neighbour)
                 yield head
         async for source in self._having(flight, reads=settled):
             yield source
 
     def _head(self, flight: Flight) -> Source | None:
-        """Who passes the segment on to this node. The origin's reader is before the chain, and also before who would
-        otherwise get from another rack what the reader brings into its own. The reader itself waits for nobody."""
-        view, course = self._view(), self._course(flight.segment)
+        """Who passes the segment on to this node. The origin's reader waits for nobody; it is the first of the chain,
+        but where views differ, or another one took over from who was."""
+        course = self._course(flight.segment)
         reader = self._origins.reader(flight.segment, flight.without)
-        if course.before is None or (reader is not None and reader.node_id == view.me):
+        if course.before is None or (reader is not None and reader.node_id == self._view().me):
             return None
-        my_rack = view.by_id[view.me].rack
-        if reader is not None and reader.rack == my_rack != course.before.rack:
-            return Source(reader, AskMode.FETCH)
         return Source(course.before, AskMode.CHAIN, course.place)
+
+    def _my_rack(self) -> str:
+        view = self._view()
+        return view.by_id[view.me].rack
+
+    async def _neighbours(self, segment: Segment) -> list[Peer]:
+        """Who in this node's rack holds the segment, if there are other racks that it would come from."""
+        now, view, suspects, rack = self._clock(), self._view(), self._suspects(), self._my_rack()
+        if segment.number < 0 or all(peer.rack == rack for peer in view.peers):
+            return []
+        near = [peer for peer in view.others if peer.rack == rack and peer.node_id not in suspects]
+        usable = [peer for peer in near if not self._favour.shunned(peer.node_id, now)]
+        return await self._records.holders(draw(usable, segment.key), segment, NEIGHBOUR_TIMEOUT)
 
     async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
         segment = flight.segment
@@ -147,14 +174,14 @@ class Sources:
         ranked.sort(key=lambda peer: peer.node_id in suspects)
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()
-        head = ([flight.first] if flight.first is not None else []) + usable[: self._replicas(segment.snapshot)]
-        for peer in head:
+        near = [flight.first] if flight.first is not None else await self._neighbours(segment)
+        for peer in (*near, *usable[: self._replicas(segment.snapshot)]):
             if peer.node_id not in asked:
                 asked.add(peer.node_id)
                 yield Source(peer)
         rest = [peer for peer in usable if peer.node_id not in asked]
         if segment.number >= 0:
-            for peer in await self._holders(rest, segment):
+            for peer in await self._records.holders(rest, segment, RESIDENCY_TIMEOUT):
                 asked.add(peer.node_id)
                 yield Source(peer)
         for source in self._readers(flight) if reads else ():
@@ -169,11 +196,11 @@ class Sources:
 
     def _readers(self, flight: Flight) -> Iterator[Source]:
         """The reader of the origin, and who takes over while each one fails."""
-        for _ in range(READERS_TRIED):
+        for tried in range(READERS_TRIED):
             reader = self._origins.reader(flight.segment, flight.without)
             if reader is None:
                 return
-            yield Source(reader, AskMode.FETCH)
+            yield Source(reader, AskMode.FETCH, tried)
             if reader.node_id not in flight.without:
                 return
 
@@ -181,34 +208,3 @@ class Sources:
     def _last_resort(segment: Segment) -> int:
         """How many peers to try blindly. No record tells who has a catalog, so for its chunks it is all of them."""
         return LAST_RESORT if segment.number >= 0 else EVERYBODY
-
-    async def _holders(self, peers: Sequence[Peer], segment: Segment) -> list[Peer]:
-        """Those of `peers` whose record says that they hold the segment, asked at the same time, within a deadline."""
-        records: dict[NodeId, Residency | None] = {}
-
-        async def ask(peer: Peer) -> None:
-            records[peer.node_id] = await self._residency(peer, segment.snapshot)
-
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RESIDENCY_TIMEOUT), asyncio.TaskGroup() as group:
-                for peer in peers[:ASKED_AT_ONCE]:
-                    group.create_task(ask(peer))
-        held = {node for node, record in records.items() if record is not None and record.holds(segment.number)}
-        return [peer for peer in peers if peer.node_id in held]
-
-    async def _residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
-        key = (peer.node_id, snapshot)
-        known = self._records.get(key)
-        now = self._clock()
-        if known is not None and now - known[0] < RESIDENCY_MAX_AGE:
-            return known[1]
-        try:
-            record = await self._ask_residency(peer, snapshot)
-        except Unavailable:
-            record = None
-        self._records[key] = (now, record)
-        if len(self._records) > KEPT_RECORDS:
-            self._records = {
-                known: entry for known, entry in self._records.items() if now - entry[0] < RESIDENCY_MAX_AGE
-            }
-        return record

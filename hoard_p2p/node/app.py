@@ -20,6 +20,7 @@ from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour
+from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_SEGMENTS
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
@@ -39,6 +40,7 @@ from hoard_p2p.node.names import Names
 from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
+from hoard_p2p.node.presence import Presence
 from hoard_p2p.node.registries import make_naming
 from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
@@ -56,8 +58,9 @@ T = TypeVar("T")
 
 CATALOG_TIMEOUT = 60.0
 FETCH_THREADS = 16
-FILL_THREADS = 16
-"""A question of the fill may wait for a second; those that readers wait for have threads of their own."""
+FILL_THREADS = WINDOW_SEGMENTS + ASKED_SEGMENTS + 4
+"""A question of the fill waits until the chunks have come along the chain; those that readers wait for have threads of
+their own."""
 
 STORE_THREADS = 8
 SETTLE_SECONDS = 10.0
@@ -106,7 +109,10 @@ class Node:
         self.leases = Leases()
         self.fills = Fills(self)
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
-        self.gossip = Gossip(self.names, self.control, self.executor, self.store.node_id, self.others)
+        presence = Presence(self.store, self.names, self.executor)
+        self.gossip = Gossip(
+            self.names, self.control, self.executor, self.store.node_id, self.others, presence=presence
+        )
         self.naming = make_naming(self.settings.discovery, self.names, self.executor, self.settings.cluster)
         self.agent = self._make_agent(port)
         self.known_origins = Origins(

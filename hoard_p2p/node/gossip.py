@@ -14,6 +14,7 @@ from hoard_p2p.cluster.agent import Greeting
 from hoard_p2p.errors import HoardError, Unavailable
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_exchange import NameExchange
+from hoard_p2p.node.presence import Presence
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.wire import Announcement, Hello
@@ -59,10 +60,12 @@ class Gossip:
         me: NodeId,
         others: Callable[[], Sequence[Peer]],
         *,
+        presence: Presence,
         random: Random | None = None,
     ) -> None:
         """`names` is written in `executor`; `others`: the peers of the view."""
-        self.exchange = NameExchange(names, control, executor, me)
+        self.exchange = NameExchange(names, control, executor, me, presence)
+        self._presence = presence
         self._names = names
         self._control = control
         self._me = me
@@ -114,6 +117,7 @@ class Gossip:
             group.create_task(self._sync())
             group.create_task(self._sync_at_random())
             group.create_task(self._pass_on())
+            group.create_task(self._presence.run())
 
     async def _sync(self) -> None:
         while True:
@@ -174,10 +178,12 @@ class Gossip:
         theirs = await self.exchange.differences(peer, again=again)
         if theirs is None:
             await self._exchange_lists(peer)
-        elif (theirs.snapshots or theirs.refs) and not self._was_in_vain(theirs, peer):
+            return
+        if (theirs.snapshots or theirs.refs) and not self._was_in_vain(theirs, peer):
             await self.exchange.take(peer, theirs)
             if self._names.digests() == before:
                 self._note_vain(theirs, peer)
+        await self._presence.met(peer, theirs.since, self.exchange)
 
     async def _exchange_lists(self, peer: Peer) -> None:
         """With a peer of an older version."""

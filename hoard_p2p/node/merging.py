@@ -20,6 +20,9 @@ from hoard_p2p.node.names_buckets import Buckets, Part, parted
 from hoard_p2p.node.names_wire import ref_bytes, snapshot_bytes
 from hoard_p2p.storage.records import MAX_HISTORY, PastValue, RefRecord, SnapshotRecord
 
+TOMBSTONE_DAYS = 30
+DAY_NS = 24 * 3600 * 1_000_000_000
+
 
 def newer_ref(known: RefRecord | None, told: RefRecord) -> RefRecord | None:
     """What is known of a ref after `told`; None if nothing changes. The later stamp wins; of the other values the
@@ -79,6 +82,19 @@ def tombstone(snapshot: SnapshotId, removed: int) -> SnapshotRecord:
 def is_living(record: SnapshotRecord) -> bool:
     """Shown or hidden; its root is kept."""
     return record.created > record.removed
+
+
+def tombstone_limit(now: int) -> int:
+    """Removals before this time (nanoseconds) are forgotten, and not taken where nothing is known that they remove. It
+    moves once a day, so that all nodes forget the same at nearly the same time."""
+    return (now - TOMBSTONE_DAYS * DAY_NS) // DAY_NS * DAY_NS
+
+
+def is_old_removal(record: SnapshotRecord | RefRecord, before: int) -> bool:
+    """Whether it says no more than that something was removed before that time."""
+    if isinstance(record, RefRecord):
+        return record.snapshot is None and record.stamp.wall_ms * 1_000_000 < before
+    return not is_living(record) and record.removed < before
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hoard_p2p.fetch.tally import Way
 from hoard_p2p.node.app import Node
 
 
@@ -27,6 +28,13 @@ class Metrics(Collector):
         yield GaugeMetricFamily("hoard_mounts", "Mounts attached", len(node.mounts.records))
         yield GaugeMetricFamily("hoard_store_capacity_bytes", "Bytes the store may use", node.store.capacity() or 0)
         yield CounterMetricFamily("hoard_peer_received_bytes", "Bytes received from peers", node.fetcher.received)
+        told = node.fetcher.tally.told()
+        came = CounterMetricFamily("hoard_came_bytes", "Bytes that came here, by where they came from", labels=["way"])
+        for way in Way:
+            came.add_metric([way], told[way])
+        yield came
+        yield CounterMetricFamily("hoard_other_racks_bytes", "Those of them from other racks", told["other_racks"])
+        yield CounterMetricFamily("hoard_came_again_bytes", "Those of them that were here already", told["again"])
         yield CounterMetricFamily("hoard_peer_sent_bytes", "Chunk bytes sent to peers", counters.bytes_sent)
         yield CounterMetricFamily("hoard_peer_sent_chunks", "Chunks sent to peers", counters.chunks_sent)
         yield CounterMetricFamily("hoard_misses", "Chunks that readers here waited for", counters.misses)

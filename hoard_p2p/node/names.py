@@ -7,7 +7,7 @@ whole, never changed in place.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +15,15 @@ from itertools import islice
 from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import BadRequest, Corrupt, Refused, SnapshotUnknown
 from hoard_p2p.ids import SnapshotId, short
-from hoard_p2p.node.merging import Refs, Snapshots, is_living, newer_ref, newer_snapshot, tombstone
+from hoard_p2p.node.merging import (
+    Refs,
+    Snapshots,
+    is_living,
+    is_old_removal,
+    newer_ref,
+    newer_snapshot,
+    tombstone_limit,
+)
 from hoard_p2p.node.names_buckets import Buckets
 from hoard_p2p.node.names_draft import Draft, Refusals
 from hoard_p2p.node.names_wire import (
@@ -119,10 +127,12 @@ class Names:
         """A change: the store is written first, then all of it becomes known at once, also the part that was written
         before a failure."""
         with self._lock:
-            draft = Draft(dict(self._snapshots.records), dict(self._refs.records))
+            draft = Draft(self._store, self._clock, dict(self._snapshots.records), dict(self._refs.records))
             try:
                 yield draft
             finally:
+                self._clock = draft.clock
+                self.removals += draft.removals
                 if draft.snapshots_changed:
                     snapshots = self._snapshots.after(draft.snapshots)
                     _ = snapshots.digest  # worked out here, not by the event loop that asks for it
@@ -137,7 +147,7 @@ class Names:
         that is none."""
         decode_root(root)
         with self._writing() as draft:
-            self._merge(draft, replace(record, source=label(record.source)), lambda: root)
+            draft.merge(replace(record, source=label(record.source)), lambda: root)
             return draft.snapshots[record.id]
 
     def creation_time(self, snapshot: SnapshotId) -> int:
@@ -152,10 +162,10 @@ class Names:
             created = max(record.created, 0 if known is None else known.removed + 1)
             told = replace(record, created=created, shown=True, removed=0, source=label(record.source))
             if record.pinned:
-                told = replace(told, pin_stamp=self._next_stamp())
+                told = replace(told, pin_stamp=self._next_stamp(draft))
             elif known is not None and known.shown and is_living(known):
                 told = replace(told, pinned=known.pinned, pin_stamp=known.pin_stamp)
-            self._merge(draft, told, lambda: root)
+            draft.merge(told, lambda: root)
             return draft.snapshots[record.id]
 
     def touch(self, snapshot: SnapshotId, *, within: int = TOUCH_NS) -> None:
@@ -167,7 +177,7 @@ class Names:
         with self._writing() as draft:
             known = draft.snapshots.get(snapshot)
             if known is not None and is_living(known):
-                self._keep_snapshot(draft, replace(known, last_used=now))
+                draft.keep_snapshot(replace(known, last_used=now))
 
     def pin(self, snapshot: SnapshotId, *, pinned: bool) -> bool:
         """Whether that changed anything. Raises SnapshotUnknown, also for one that users do not see."""
@@ -175,7 +185,7 @@ class Names:
             known = self._shown(draft, snapshot)
             if known.pinned == pinned:
                 return False
-            self._keep_snapshot(draft, replace(known, pinned=pinned, pin_stamp=self._next_stamp()))
+            draft.keep_snapshot(replace(known, pinned=pinned, pin_stamp=self._next_stamp(draft)))
             return True
 
     def set_replicas(self, snapshot: SnapshotId, replicas: int) -> bool:
@@ -184,7 +194,7 @@ class Names:
             known = self._shown(draft, snapshot)
             if known.replicas == replicas:
                 return False
-            self._keep_snapshot(draft, replace(known, replicas=replicas, replicas_stamp=self._next_stamp()))
+            draft.keep_snapshot(replace(known, replicas=replicas, replicas_stamp=self._next_stamp(draft)))
             return True
 
     def forget(self, snapshot: SnapshotId) -> bool:
@@ -193,39 +203,8 @@ class Names:
             known = draft.snapshots.get(snapshot)
             if known is None or not is_living(known) or known.shown:
                 return False
-            if known.removed:  # it lay over a tombstone
-                draft.snapshots[snapshot] = tombstone(snapshot, known.removed)
-                self._store.remove_snapshot(snapshot, known.removed)
-            else:
-                del draft.snapshots[snapshot]
-                self._store.life.forget_snapshot(snapshot)
-            draft.snapshots_changed = True
-            self.removals += 1
+            draft.forget(known)
             return True
-
-    def _merge(self, draft: Draft, told: SnapshotRecord, get_root: Callable[[], bytes]) -> bool:
-        """Take a record if it is new. `get_root` gives the root where one is to be kept, and may raise."""
-        known = draft.snapshots.get(told.id)
-        merged = newer_snapshot(known, told)
-        if merged is None:
-            return False
-        if not is_living(merged):
-            self._store.remove_snapshot(merged.id, merged.removed)
-            self.removals += known is not None and is_living(known)
-        elif known is None or not is_living(known):
-            self._store.put_root(merged.id, get_root(), merged)
-        else:
-            self._store.show_snapshot(merged.id, merged)
-        draft.snapshots[merged.id] = merged
-        draft.snapshots_changed = True
-        self._clock = max(self._clock, merged.pin_stamp, merged.replicas_stamp)
-        return True
-
-    def _keep_snapshot(self, draft: Draft, record: SnapshotRecord) -> None:
-        self._store.show_snapshot(record.id, record)
-        draft.snapshots[record.id] = record
-        draft.snapshots_changed = True
-        self._clock = max(self._clock, record.pin_stamp, record.replicas_stamp)
 
     def remove(self, snapshot: SnapshotId, *, force: bool) -> list[str]:
         """Leave a tombstone, and untag what names it; the names. Raises SnapshotUnknown, and Refused while it is named
@@ -236,20 +215,20 @@ class Names:
                 raise Refused(f"{snapshot.hex()} is named {', '.join(names)}; hoard untag them first, or use --force")
             record = self._living(draft, snapshot)
             for name in names:
-                self._keep_ref(draft, self._changed_ref(draft, name, None))
+                draft.keep_ref(self._changed_ref(draft, name, None))
             removed = max(self._wall_ns(), record.created + 1)
-            self._merge(draft, replace(record, removed=removed), bytes)
+            draft.merge(replace(record, removed=removed), bytes)
         return names
 
     def tag(self, snapshot: SnapshotId, text: str, *, move: bool) -> RefRecord:
         """Name a snapshot. Raises BadRequest, SnapshotUnknown, and Refused if the name is another's unless `move`."""
         with self._writing() as draft:
-            return self._keep_ref(draft, self._tagged(draft, snapshot, text, move=move))
+            return draft.keep_ref(self._tagged(draft, snapshot, text, move=move))
 
     def untag(self, text: str) -> RefRecord:
         """Remove a name. Raises SnapshotUnknown if there is none such."""
         with self._writing() as draft:
-            return self._keep_ref(draft, self._untagged(draft, text))
+            return draft.keep_ref(self._untagged(draft, text))
 
     def planned_tag(self, snapshot: SnapshotId, text: str, *, move: bool) -> RefRecord:
         """What `tag` would keep."""
@@ -292,25 +271,25 @@ class Names:
         return known
 
     def _changed_ref(self, draft: Draft, name: str, snapshot: SnapshotId | None) -> RefRecord:
-        told = RefRecord(name, snapshot, self._next_stamp())
+        told = RefRecord(name, snapshot, self._next_stamp(draft))
         return newer_ref(draft.refs.get(name), told) or told
 
-    def _next_stamp(self) -> Stamp:
-        wall, last = self._wall_ns() // 1_000_000, self._clock
-        if wall > last.wall_ms:
-            return Stamp(wall, 0, self._me)
-        if last.counter + 1 < 1 << 32:
-            return Stamp(last.wall_ms, last.counter + 1, self._me)
-        return Stamp(last.wall_ms + 1, 0, self._me)
+    def _next_stamp(self, draft: Draft) -> Stamp:
+        return draft.next_stamp(self._wall_ns() // 1_000_000, self._me)
 
-    def _keep_ref(self, draft: Draft, ref: RefRecord) -> RefRecord:
-        if draft.refs.get(ref.name) == ref:
-            return ref
-        self._store.put_ref(ref)
-        draft.refs[ref.name] = ref
-        draft.refs_changed = True
-        self._clock = max(self._clock, ref.stamp)
-        return ref
+    # --- age
+
+    def drop_tombstones(self) -> int:
+        """Forget of removals what all nodes had time to learn; how many records went."""
+        before = tombstone_limit(self._wall_ns())
+        with self._writing() as draft:
+            return draft.drop_tombstones(before)
+
+    def take_away(self, snapshots: Collection[SnapshotId], refs: Collection[str], until: int) -> int:
+        """Remove what the cluster removed while this node was away for long, unless it was set or created here after
+        `until` (nanoseconds); how many records that were. Others are not told."""
+        with self._writing() as draft:
+            return draft.take_away(snapshots, refs, until)
 
     # --- exchange with peers
 
@@ -345,14 +324,16 @@ class Names:
 
     def merge_refs(self, records: Sequence[Record], sender: str) -> int:
         """Blocking. Take what is newer; how many were. A record that is malformed or ahead of time is left out."""
-        latest = self._wall_ns() // 1_000_000 + CLOCK_AHEAD * 1000
+        latest, limit = self._wall_ns() // 1_000_000 + CLOCK_AHEAD * 1000, tombstone_limit(self._wall_ns())
 
         def take(draft: Draft, record: Record) -> bool:
             told = parse_ref(record, latest)
             merged = newer_ref(draft.refs.get(told.name), told)
             if merged is None or self._is_full(draft.refs, told.name):
                 return False
-            self._keep_ref(draft, merged)
+            if told.name not in draft.refs and is_old_removal(told, limit):
+                return False
+            draft.keep_ref(merged)
             return True
 
         return self._take_all(records, sender, take)
@@ -360,13 +341,15 @@ class Names:
     def merge_snapshots(self, records: Sequence[Record], sender: str) -> int:
         """Blocking. Take what is new of snapshots; how many were. A record that is malformed or ahead of time, or whose
         root is none or another's, is left out."""
-        latest = self._wall_ns() + CLOCK_AHEAD * 1_000_000_000
+        latest, limit = self._wall_ns() + CLOCK_AHEAD * 1_000_000_000, tombstone_limit(self._wall_ns())
 
         def take(draft: Draft, record: Record) -> bool:
             told = parse_snapshot(record, latest)
             if self._is_full(draft.snapshots, told.id):
                 return False
-            taken = self._merge(draft, told, lambda: parse_root(record, told.id))
+            if told.id not in draft.snapshots and is_old_removal(told, limit):
+                return False
+            taken = draft.merge(told, lambda: parse_root(record, told.id))
             if taken:
                 log.info("snapshot %s is known from %s", short(told.id), label(sender))
             return taken

@@ -8,8 +8,11 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
+from hoard_p2p.errors import Unavailable
+from hoard_p2p.ids import SnapshotId
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_buckets import Buckets
 from hoard_p2p.node.names_wire import Record
@@ -27,10 +30,37 @@ MOST_TOLD = 65_536
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What another node does not know of what is known here."""
+
+    snapshots: frozenset[SnapshotId]
+    refs: frozenset[str]
+
+    def both(self, other: "Unknown") -> "Unknown":
+        """What neither knows."""
+        return Unknown(self.snapshots & other.snapshots, self.refs & other.refs)
+
+
+class Telling(Protocol):
+    """What this node may tell others of what it knows."""
+
+    @property
+    def away(self) -> bool:
+        """Whether it tells nothing now, as it may know what was removed long ago."""
+        ...
+
+    @property
+    def since(self) -> int:
+        """See `Differences`."""
+        ...
+
+
 class NameExchange:
     """For the event loop but where it says blocking. `names` is read and written in `executor`."""
 
-    def __init__(self, names: Names, control: PeerControl, executor: Executor, me: NodeId) -> None:
+    def __init__(self, names: Names, control: PeerControl, executor: Executor, me: NodeId, telling: Telling) -> None:
+        self.telling = telling
         self._names = names
         self._control = control
         self._executor = executor
@@ -40,14 +70,19 @@ class NameExchange:
 
     def compare(self, comparison: Comparison) -> Differences:
         """Blocking. In which parts this node knows other records than the asker."""
+        if self.telling.away:
+            return Differences(b"", b"")
         snapshots, refs = self._names.digests()
         return Differences(
             b"" if snapshots == comparison.snapshots_digest else self._names.snapshot_parts().digests,
             b"" if refs == comparison.refs_digest else self._names.ref_parts().digests,
+            self.telling.since,
         )
 
     def supply(self, lack: Lack) -> Supply:
         """Blocking. What the asker does not know of some parts, as much as one answer takes."""
+        if self.telling.away:
+            return Supply((), more=False)
         records, size = list[Record](), 0
         for number, record in enumerate(self._lacking(lack)):
             if number < lack.skip:
@@ -69,6 +104,12 @@ class NameExchange:
     def _parts(self, kind: Kind) -> "Buckets[SnapshotRecord] | Buckets[RefRecord]":
         return self._names.snapshot_parts() if kind is Kind.SNAPSHOTS else self._names.ref_parts()
 
+    def listed(self, kind: Kind) -> list[Record]:
+        """Blocking. All of one kind, for nodes of older versions."""
+        if self.telling.away:
+            return []
+        return self._names.snapshot_records() if kind is Kind.SNAPSHOTS else self._names.ref_records()
+
     # --- asking
 
     async def differences(self, peer: Peer, *, again: bool) -> Differences | None:
@@ -80,6 +121,39 @@ class NameExchange:
         for kind in Kind:
             if theirs := differences.of(kind):
                 await self._take(peer, kind, theirs)
+
+    async def unknown_to(self, peer: Peer) -> Unknown:
+        """What is known here and not there, removed or not. Raises Unavailable."""
+        differences = await self.differences(peer, again=True)
+        if differences is None:
+            raise Unavailable(f"{peer.name} is of a version that cannot tell what it knows")
+        refs = await self._unknown(peer, Kind.REFS, differences.refs)
+        snapshots = await self._unknown(peer, Kind.SNAPSHOTS, differences.snapshots)
+        return Unknown(
+            frozenset(one.id for one in snapshots if isinstance(one, SnapshotRecord)),
+            frozenset(one.name for one in refs if isinstance(one, RefRecord)),
+        )
+
+    async def _unknown(self, peer: Peer, kind: Kind, theirs: bytes) -> "list[SnapshotRecord | RefRecord]":
+        """Of the parts that differ, all that the peer knows is asked for."""
+        if not theirs:
+            return []
+        ours = await self._blocking(self._parts, kind)
+        unknown: list[SnapshotRecord | RefRecord] = []
+        for part in ours.differing(theirs):
+            known = await self._keys(peer, kind, part)
+            unknown += [record for record in ours.missing(part, b"") if _key(record) not in known]
+        return unknown
+
+    async def _keys(self, peer: Peer, kind: Kind, part: int) -> set[str]:
+        """Names or ids that the peer knows in a part."""
+        keys, told, more = set[str](), 0, True
+        while more and told < MOST_TOLD:
+            supply = await self._control.supply(peer, Lack(kind, ((part, b""),), told))
+            keys |= {str(record.get("id" if kind is Kind.SNAPSHOTS else "name")) for record in supply.records}
+            told += len(supply.records)
+            more = supply.more and bool(supply.records)
+        return keys
 
     async def _take(self, peer: Peer, kind: Kind, theirs: bytes) -> None:
         ours = await self._blocking(self._parts, kind)
@@ -112,3 +186,7 @@ class NameExchange:
 
     async def _blocking(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+
+def _key(record: SnapshotRecord | RefRecord) -> str:
+    return record.name if isinstance(record, RefRecord) else record.id.hex()

@@ -23,7 +23,7 @@ from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
-from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +76,10 @@ class NodeService:
         return await self._node.blocking(self._node.names.root, snapshot)
 
     async def snapshots(self) -> Sequence[Record]:
-        return await self._node.blocking(self._node.names.snapshot_records)
+        return await self._node.blocking(self._node.gossip.exchange.listed, Kind.SNAPSHOTS)
 
     async def refs(self) -> Sequence[Record]:
-        return await self._node.blocking(self._node.names.ref_records)
+        return await self._node.blocking(self._node.gossip.exchange.listed, Kind.REFS)
 
     async def compare(self, comparison: Comparison) -> Differences:
         self._node.gossip.compared(comparison)

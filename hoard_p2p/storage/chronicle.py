@@ -75,6 +75,8 @@ class Chronicle:
                 self._learn_snapshot(payload)
             case Kind.REF:
                 self.refs[decode_ref(payload).name.encode()] = payload
+            case Kind.UNNAMED:
+                self.refs.pop(payload, None)
             case Kind.FORGOTTEN:
                 self._forget(name)
             case Kind.HELD | Kind.UNHELD:

@@ -39,6 +39,7 @@ class Kind(IntEnum):
     START = 7  # u64: how often the data directory was opened
     SETTING = 8  # u8 length of the name, name, value as in the index's table META
     FORGOTTEN = 9  # 32 bytes snapshot id: as if it had never been known
+    UNNAMED = 10  # the name of a ref, UTF-8: as if it had never been set
 
 
 class Entry(NamedTuple):

@@ -62,6 +62,11 @@ def all_refs(txn: Transaction) -> list[RefRecord]:
     return [decode_ref(raw) for _, raw in txn.scan(Table.REFS)]
 
 
+def forget_ref(txn: Transaction, name: str) -> None:
+    """As if nobody had ever set it."""
+    txn.delete(Table.REFS, name.encode())
+
+
 def add_holds(txn: Transaction, snapshot: SnapshotId, segments: Iterable[int]) -> None:
     for segment in segments:
         txn.put(Table.HOLDS, snapshot + _U32.pack(segment), b"")

@@ -1,6 +1,6 @@
 """What the index keeps about the life of snapshots on this node: holds, leases of mounts, what is to be forgotten."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hoard_p2p.ids import ChunkId, SnapshotId
@@ -33,8 +33,19 @@ class LifeTables:
 
     def forget_snapshot(self, snapshot: SnapshotId) -> None:
         """Drop record, root and holds of a snapshot that nobody was told of, without a tombstone."""
-        with self._recorded([journal.Entry(journal.Kind.FORGOTTEN, snapshot)]) as txn:
-            ledger.forget_snapshot(txn, snapshot)
+        self.forget_snapshots([snapshot])
+
+    def forget_snapshots(self, snapshots: Sequence[SnapshotId]) -> None:
+        """The same of several, or of what was removed so long ago that all know."""
+        with self._recorded([journal.Entry(journal.Kind.FORGOTTEN, snapshot) for snapshot in snapshots]) as txn:
+            for snapshot in snapshots:
+                ledger.forget_snapshot(txn, snapshot)
+
+    def forget_refs(self, names: Sequence[str]) -> None:
+        """Drop refs, without a tombstone."""
+        with self._recorded([journal.Entry(journal.Kind.UNNAMED, name.encode()) for name in names]) as txn:
+            for name in names:
+                ledger.forget_ref(txn, name)
 
     def put_lease(self, lease: LeaseRecord) -> None:
         with self._index.write() as txn:

@@ -5,7 +5,6 @@ that a newer node may add some. Snapshot and ref records are opaque here and pas
 """
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -274,7 +273,7 @@ def _from_base64(value: Json, name: str, most: int) -> bytes:
         raise BadRequest(f"{name}: not base64 of at most {most} bytes")
     try:
         return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # not ASCII; binascii.Error is one
         raise BadRequest(f"{name}: {error}") from error
 
 

@@ -19,6 +19,7 @@ MAX_SUPPLIED = 1 << 20
 MAX_SKIPPED = 1 << 20
 MAX_ANSWERED = 16_384
 """Records of one answer."""
+MAX_TIME = (1 << 63) - 1
 
 
 class Kind(Enum):
@@ -39,10 +40,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The digests of all parts (`DIGESTS` bytes) of what differs; empty where nothing does."""
+    """The digests of all parts (`DIGESTS` bytes) of what differs; empty where nothing does.
+
+    `since`: in milliseconds since the epoch: whatever its cluster knew at that time or later and the answerer does not
+    know was removed; 0 if it cannot say so."""
 
     snapshots: bytes
     refs: bytes
+    since: int = 0
 
     def of(self, kind: Kind) -> bytes:
         return self.snapshots if kind is Kind.SNAPSHOTS else self.refs
@@ -88,12 +93,15 @@ def decode_comparison(body: bytes) -> Comparison:
 
 
 def encode_differences(differences: Differences) -> bytes:
-    return encode({"snapshots": _b64(differences.snapshots), "refs": _b64(differences.refs)})
+    return encode(
+        {"snapshots": _b64(differences.snapshots), "refs": _b64(differences.refs), "since": differences.since}
+    )
 
 
 def decode_differences(body: bytes) -> Differences:
     fields = Fields.parse(body)
-    return Differences(*(_digests(fields, name) for name in ("snapshots", "refs")))
+    since = fields.number("since", MAX_TIME) if fields.has("since") else 0
+    return Differences(_digests(fields, "snapshots"), _digests(fields, "refs"), since)
 
 
 def _digests(fields: Fields, name: str) -> bytes:

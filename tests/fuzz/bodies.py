@@ -1,18 +1,37 @@
 """Strategies: any JSON, and valid bodies of the protocol with one or two things in them replaced."""
 
 import json
+import os
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import AskMode, Residency, SegmentAsk
-from hoard_p2p.peer import NodeId
+from hoard_p2p.peer import News, NodeId, OriginId, Rumour, Said, Standing
 from hoard_p2p.testing.network import a_peer
-from hoard_p2p.transfer import streams, wire, wire_life
+from hoard_p2p.transfer import streams, wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
+from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
+
+LONGER = int(os.environ.get("HOARD_FUZZ", "0"))
+"""Set to n to try n times as many things, each time others: `HOARD_FUZZ=50 pytest tests/fuzz`."""
+
+
+def examples(count: int) -> settings:
+    """So many examples, always the same ones (unless `LONGER`)."""
+    return settings(
+        max_examples=count * max(1, LONGER),
+        derandomize=not LONGER,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
 
 SNAPSHOT, NODE = SnapshotId(b"\x5a" * 32), NodeId(b"\x3c" * 16)
 STAMP: Json = [1_700_000_000_000, 1, NODE.hex()]
@@ -29,6 +48,8 @@ SNAPSHOT_RECORD: Record = {
     "replicas_stamp": STAMP,
 }
 REF_RECORD: Record = {"name": "set:1", "snapshot": SNAPSHOT.hex(), "stamp": STAMP, "history": [[SNAPSHOT.hex(), STAMP]]}
+STANDING = Standing(NODE, 3, 4, frozenset([SNAPSHOT]), frozenset([OriginId(bytes(8))]))
+NEWS = News(1, b"digest", (Rumour(a_peer(2), Said.SUSPECT, 5, (NODE,)),), (STANDING,))
 
 EXAMPLES = {
     "error": wire.encode_error("NotFound", "no such thing"),
@@ -43,6 +64,15 @@ EXAMPLES = {
     "uses": wire_life.encode_uses([Use(SNAPSHOT, ("mounted on /mnt",), 5)]),
     "vouch": wire_life.encode_vouch_request(VouchRequest(SNAPSHOT, (1, 2))),
     "promised": wire_life.encode_promised([1, 2]),
+    "probe": wire_members.encode_probe(ProbeMessage(Hello(a_peer(1), "c", (), b"", b"", b"boot"), NEWS)),
+    "probe for": wire_members.encode_probe_for(NODE),
+    "reached": wire_members.encode_reached(reached=True),
+    "known": wire_members.encode_known([KnownStanding(NODE, 1, 2)]),
+    "standings": wire_members.encode_standings([STANDING]),
+    "comparison": wire_names.encode_comparison(Comparison(NODE, b"d" * 32, b"e" * 32)),
+    "differences": wire_names.encode_differences(Differences(bytes(2048), b"")),
+    "lack": wire_names.encode_lack(Lack(Kind.REFS, ((1, bytes(16)), (2, b"")))),
+    "supply": wire_names.encode_supply(Supply((SNAPSHOT_RECORD, REF_RECORD), more=True)),
 }
 """One valid body of each kind."""
 

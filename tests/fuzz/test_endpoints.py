@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hoard_p2p.node.app import Node
 from hoard_p2p.transfer.keys import new_key, write_key_file
 from hoard_p2p.transfer.server import Endpoints
-from tests.fuzz.bodies import bodies
+from tests.fuzz.bodies import bodies, examples
 from tests.node_thread import node_in_thread
 
 KINDS = st.sampled_from(["application/json", "application/octet-stream", "text/html", "", "\xff"])
@@ -60,7 +60,7 @@ def asked(port: int, method: str, path: str, body: bytes, headers: dict[str, str
 
 @pytest.mark.parametrize(("method", "path"), paths(), ids=str)
 @pytest.mark.expect_warnings
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(10)
 @given(data=st.data())
 def test_every_path_answers_anything(node: Node, method: str, path: str, data: st.DataObject) -> None:
     identifier = data.draw(st.text(HEX, min_size=64, max_size=64) | st.text(HEX + "gG%/.", max_size=70))
@@ -74,7 +74,7 @@ def test_every_path_answers_anything(node: Node, method: str, path: str, data: s
     assert asked(node.me.port, "GET", "/v1/hello", b"", {}) == 200
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30)
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE"]),
     path=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=60),
@@ -83,7 +83,7 @@ def test_unknown_paths_and_methods_are_refused(node: Node, method: str, path: st
     assert asked(node.me.port, method, f"/{path}", b"", {}) in {400, 403, 404, 405}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30)
 @given(data=st.binary(max_size=2000))
 def test_what_is_no_http_is_answered_or_hung_up_on(node: Node, data: bytes) -> None:
     with socket.create_connection(("127.0.0.1", node.me.port), 20) as raw:
@@ -116,7 +116,7 @@ def test_no_amount_of_requests_makes_a_node_grow(node: Node) -> None:
         waiting = [socket.create_connection(("127.0.0.1", node.me.port), 20) for _ in range(50)]
         for raw in waiting:
             raw.sendall(half)
-        for _ in range(300):
+        for _ in range(100):
             asked(node.me.port, "POST", "/v1/session", bytes(57), {})
             assert asked(node.me.port, "POST", "/v1/hello", b"[" * 100_000, {}) == 400
         for raw in waiting:

@@ -8,7 +8,7 @@ from itertools import groupby
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoard_p2p.fill.chain import chain, gateway, predecessor
+from hoard_p2p.fill.chain import chain, gateways, predecessor
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.placement import homes
@@ -69,15 +69,47 @@ def test_whoever_follows_predecessors_comes_to_the_first_and_each_rack_asks_one_
         found = chain(peers, wants, key, replicas)
         assert [predecessor(found, peer.node_id) for peer in found] == [None, *found[:-1]]
         for peer in found:
-            asked = gateway(found, peer.node_id)
-            assert asked is None or (asked.rack == peer.rack and gateway(found, asked.node_id) is None)
+            asked = gateways(found, peer.node_id, peers, 1)
+            assert len(asked) <= 1
+            assert all(one.rack == peer.rack and not gateways(found, one.node_id, peers, 1) for one in asked)
         assert predecessor(found, NodeId(bytes(16))) is None
 
 
 def test_a_cluster_of_one_rack_has_no_gateways() -> None:
     peers = cluster(3, 6, 1)
     for key in keys(3, 10):
-        assert all(gateway(chain(peers, set(), key, 6), peer.node_id) is None for peer in peers)
+        assert all(not gateways(chain(peers, set(), key, 6), peer.node_id, peers, 2) for peer in peers)
+
+
+def test_a_chain_in_one_rack_of_several_has_a_gateway_since_what_is_wanted_may_be_in_another_one() -> None:
+    peers = cluster(3, 6, 1)
+    elsewhere = Peer(NodeId(b"e" * 16), 1, "e", "far", "10.0.0.1", 1, 1)
+    for key in keys(3, 10):
+        order = chain(peers, set(), key, 3)
+        assert [gateways(order, peer.node_id, [*peers, elsewhere], 2) for peer in order] == [
+            (),
+            order[:1],
+            order[:2],
+        ]
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(CLUSTERS, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_a_chain_begins_in_the_rack_of_who_reads_the_origin_and_with_it_if_it_takes_part(
+    peers: list[Peer], replicas: int, order: random.Random
+) -> None:
+    wants = {peer.node_id for peer in order.sample(peers, len(peers) // 2)}
+    for key in keys(len(peers), 4):
+        reader, plain = order.choice(peers), chain(peers, wants, key, replicas)
+        found = chain(peers, wants, key, replicas, reader)
+        assert set(found) == set(plain)
+        assert len(list(groupby(found, key=lambda peer: peer.rack))) == len({peer.rack for peer in found})
+        if reader in plain:
+            assert found[0] == reader
+        elif any(peer.rack == reader.rack for peer in plain):
+            assert found[0].rack == reader.rack
+        rest = [peer for peer in plain if peer.rack != reader.rack]
+        assert [peer for peer in found if peer.rack != reader.rack] == rest
 
 
 def test_every_node_of_equal_weight_is_the_last_of_the_chain_as_often_as_any_other() -> None:

@@ -27,7 +27,7 @@ def test_who_was_left_gets_longer_each_time_until_it_brings_something() -> None:
     for _ in range(8):
         drag.broke_off(SLOW)
         allowed.append(drag.allowance(SLOW))
-    assert allowed == [8.0, 16.0, 32.0, 64.0, *[DRAG_LONGEST] * 5]
+    assert allowed == [8.0, 16.0, *[32.0] * 7]
     assert drag.allowance(QUICK) == DRAG_LEAST
     drag.came(SLOW, 20.0)
     assert drag.allowance(SLOW) == max(DRAG_LEAST, DRAG_TIMES * (0.01 + 20.0) / 2)

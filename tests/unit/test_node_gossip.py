@@ -19,6 +19,7 @@ from hoard_p2p.node.gossip import Gossip
 from hoard_p2p.node.merging import Snapshots, tombstone
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_wire import snapshot_json
+from hoard_p2p.node.presence import Presence
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.storage.records import SnapshotRecord
@@ -121,7 +122,7 @@ def test_a_bug_in_what_handles_a_peers_lists_is_logged_and_gossip_goes_on(
             with Store.open(tmp_path / "s") as store, ThreadPoolExecutor(1) as pool, serving(stranger) as port:
                 names = BrokenNames(store, NodeId(b"m" * 16), time.time_ns)
                 async with PeerControl() as control, asyncio.TaskGroup() as group:
-                    talk = Gossip(names, control, pool, NodeId(b"m" * 16), tuple)
+                    talk = Gossip(names, control, pool, NodeId(b"m" * 16), tuple, presence=Presence(store, names, pool))
                     task = group.create_task(talk.run())
                     talk.greeted(Hello(stranger.me, "test", snapshots_digest=b"1"), at(stranger, port))
                     await until(lambda: not names.broken)
@@ -142,7 +143,7 @@ def test_lists_that_brought_nothing_new_are_not_asked_for_again_and_again(tmp_pa
             with Store.open(tmp_path / "s") as store, ThreadPoolExecutor(1) as pool, serving(stranger) as port:
                 names = Names(store, NodeId(b"m" * 16), time.time_ns)
                 async with PeerControl() as control, asyncio.TaskGroup() as group:
-                    talk = Gossip(names, control, pool, NodeId(b"m" * 16), tuple)
+                    talk = Gossip(names, control, pool, NodeId(b"m" * 16), tuple, presence=Presence(store, names, pool))
                     task = group.create_task(talk.run())
                     same = Hello(stranger.me, "test", snapshots_digest=b"1", refs_digest=names.digests()[1])
                     talk.greeted(same, at(stranger, port))
@@ -223,7 +224,9 @@ async def talking(tmp_path: Path, others: Sequence[Peer]) -> AsyncIterator[Gossi
     with Store.open(tmp_path / "s") as store, ThreadPoolExecutor(1) as pool:
         names = Names(store, ME, time.time_ns)
         async with PeerControl() as control, asyncio.TaskGroup() as group:
-            talk = Gossip(names, control, pool, ME, lambda: others, random=Random(1))
+            talk = Gossip(
+                names, control, pool, ME, lambda: others, presence=Presence(store, names, pool), random=Random(1)
+            )
             task = group.create_task(talk.run())
             yield talk
             task.cancel()

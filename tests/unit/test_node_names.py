@@ -592,12 +592,12 @@ def test_more_records_than_can_be_kept_are_refused_with_one_warning(
 ) -> None:
     monkeypatch.setattr("hoard_p2p.node.names.MAX_TOLD", 5)
     tombstones: list[dict[str, Json]] = [
-        snapshot_json(SnapshotRecord(SnapshotId(bytes([n]) * 32), 0, 0, 0, False, 0, False, "", 9), b"")
+        snapshot_json(SnapshotRecord(SnapshotId(bytes([n]) * 32), 0, 0, 0, False, 0, False, "", clock()), b"")
         for n in range(9)
     ]
     assert names.merge_snapshots(tombstones, "a") == 5
     assert names.merge_snapshots(tombstones, "a") == 0
-    refs = [ref_json(RefRecord(f"x:{n}", None, Stamp(1, n, OTHER))) for n in range(9)]
+    refs = [ref_json(RefRecord(f"x:{n}", None, Stamp(clock() // 1_000_000, n, OTHER))) for n in range(9)]
     assert names.merge_refs(refs, "a") == 5
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
     add(names, 1, created=clock.now)

@@ -17,13 +17,13 @@ MARKS = st.lists(st.binary(min_size=MARK, max_size=MARK), max_size=4).map(b"".jo
 DIGESTS = st.sampled_from([b"", b"d" * wire_names.DIGESTS])
 
 
-@given(st.binary(min_size=32, max_size=32), st.booleans(), DIGESTS, DIGESTS)
+@given(st.binary(min_size=32, max_size=32), st.booleans(), DIGESTS, DIGESTS, st.integers(0, (1 << 63) - 1))
 def test_comparisons_and_differences_are_decoded_as_they_were_encoded(
-    digest: bytes, again: bool, snapshots: bytes, refs: bytes
+    digest: bytes, again: bool, snapshots: bytes, refs: bytes, since: int
 ) -> None:
     asked = Comparison(NODE, digest, digest[::-1], again)
     assert wire_names.decode_comparison(wire_names.encode_comparison(asked)) == asked
-    told = Differences(snapshots, refs)
+    told = Differences(snapshots, refs, since)
     assert wire_names.decode_differences(wire_names.encode_differences(told)) == told
     assert (told.of(Kind.SNAPSHOTS), told.of(Kind.REFS)) == (snapshots, refs)
 
@@ -45,6 +45,8 @@ def test_lacks_and_supplies_are_decoded_as_they_were_encoded(
         (wire_names.decode_comparison, wire_names.encode_comparison(Comparison(NODE, b"short", bytes(32)))),
         (wire_names.decode_differences, b'{"snapshots":"","refs":"AAAA"}'),
         (wire_names.decode_differences, b'{"snapshots":"?","refs":""}'),
+        (wire_names.decode_differences, '{"snapshots":"\u00e9","refs":""}'.encode()),
+        (wire_names.decode_differences, b'{"snapshots":"","refs":"","since":-1}'),
         (wire_names.decode_lack, b'{"kind":"pins","parts":[],"skip":0}'),
         (wire_names.decode_lack, b'{"kind":"refs","parts":[[256,""]],"skip":0}'),
         (wire_names.decode_lack, b'{"kind":"refs","parts":[[1,"AAAA"]],"skip":0}'),
