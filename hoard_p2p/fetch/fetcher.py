@@ -18,9 +18,9 @@ from hoard_p2p.fetch.asking import Keeper, Lane, Questions
 from hoard_p2p.fetch.beside import Beside
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
+from hoard_p2p.fetch.hedging import Hedging
 from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
-from hoard_p2p.fetch.pace import Pace
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Favour, Source, Sources
 from hoard_p2p.fetch.tally import Tally
@@ -39,10 +39,6 @@ NOWHERE_SECONDS = 1.0
 
 LINGER_SECONDS = 1.0
 """For so long what a peer waits for is looked for although it has hung up: it was told to ask again."""
-
-LEFT_TIMES = 2.0
-"""A source that gets what it lacks is left when it was silent for too long while it was asked. After so many times as
-long others are asked too, whatever keeps it: it may send bytes that make no chunk."""
 
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
@@ -129,7 +125,7 @@ class Fetcher:
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
         self._beside = Beside(asked)
-        self._pace = Pace()
+        self._hedging = Hedging(self._demand.silence)
 
     @property
     def received(self) -> int:
@@ -363,7 +359,7 @@ class Fetcher:
             task.add_done_callback(lambda _: flight.stir())
             if source.mode is AskMode.FETCH and source.peer.node_id == self._me:
                 await task  # this node reads the origin, and nobody reads it besides
-            elif not await self._keeps_pace(flight, task, source):
+            elif not await self._hedging.keeps_pace(flight, task, source):
                 slow.add(task)
                 if source.mode is AskMode.FETCH:
                     flight.without.add(source.peer.node_id)
@@ -378,25 +374,6 @@ class Fetcher:
             log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
         except Exception:  # the door of this task: a bug must not end the group, and the node with it
             log.exception("asking %s for segment %d failed", source.peer.name, flight.segment.number)
-
-    async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", source: Source) -> bool:
-        """Wait for a source; false once it has brought nothing for longer than it usually takes, or, if it is one that
-        gets things itself, for so long that it should have been passed by."""
-        loop, node = asyncio.get_running_loop(), source.peer.node_id
-        began, before = loop.time(), flight.landings
-        while not task.done():
-            await asyncio.wait({task}, timeout=self._patience(source, loop.time()))
-            if flight.landings == before and not task.done():
-                return False
-            before = flight.landings
-        if source.mode is None:
-            self._pace.took(node, loop.time() - began)
-        return True
-
-    def _patience(self, source: Source, now: float) -> float:
-        if source.mode is None:
-            return self._pace.patience(source.peer.node_id)
-        return LEFT_TIMES * self._demand.silence.allowed(source.peer.node_id, source.mode, source.place, now)
 
     def _give_up(self, key: _Key, flight: Flight) -> None:
         """Everybody answered, and nobody has what is asked for."""
