@@ -6,6 +6,7 @@ neighbour holds does not come from another rack once more.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from hoard_p2p.errors import Unavailable
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.segment import Segment
-from hoard_p2p.ids import SnapshotId
+from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import AskMode, Residency
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import candidates, draw
@@ -34,6 +35,7 @@ NEIGHBOUR_TIMEOUT = 0.1
 
 ASKED_AT_ONCE = 64
 KEPT_RECORDS = 4096
+KEPT_RANKS = 256
 READERS_TRIED = 4
 """Readers of the origin that one round tries, each after the one before it failed."""
 
@@ -103,6 +105,7 @@ class Sources:
         self._course = course
         self._settled = settled
         self._origins = origins or NoOrigin()
+        self._ranked: OrderedDict[ChunkId, tuple[ClusterView, list[Peer]]] = OrderedDict()
         self._records: dict[tuple[NodeId, SnapshotId], tuple[float, Residency | None]] = {}
 
     async def demand(self, flight: Flight) -> AsyncIterator[Source]:
@@ -160,7 +163,7 @@ class Sources:
     async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
         segment = flight.segment
         now, view, suspects = self._clock(), self._view(), self._suspects()
-        ranked = [peer for peer in candidates(view.peers, segment.key) if peer.node_id != view.me]
+        ranked = [peer for peer in self._candidates(view, segment) if peer.node_id != view.me]
         ranked.sort(key=lambda peer: peer.node_id in suspects)
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()
@@ -183,6 +186,16 @@ class Sources:
         # Also one that did so in this very round: it was left at the first wrong byte.
         for peer in [peer for peer in ranked if self._favour.shunned(peer.node_id, now)][:LAST_RESORT]:
             yield Source(peer)
+
+    def _candidates(self, view: ClusterView, segment: Segment) -> list[Peer]:
+        """Kept: of 1,000 peers it takes milliseconds, and a flight has many rounds."""
+        known = self._ranked.pop(segment.key, None)
+        if known is None or known[0] is not view:
+            known = (view, candidates(view.peers, segment.key))
+        self._ranked[segment.key] = known
+        if len(self._ranked) > KEPT_RANKS:
+            self._ranked.popitem(last=False)
+        return known[1]
 
     def _readers(self, flight: Flight) -> Iterator[Source]:
         """The reader of the origin, and who takes over while each one fails."""
