@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +43,9 @@ LINGER_SECONDS = 1.0
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
+
+MOST_PLANNED = 256
+"""Segments planned ahead, each with the list of its chunks; the one planned first is forgotten for another."""
 
 _Key = tuple[SnapshotId, int]
 
@@ -113,7 +116,7 @@ class Fetcher:
         self._drain = Drain(
             questions=self._questions,
             origins=origins,
-            shunned=lambda node: favour.shunned(node, asyncio.get_running_loop().time()),
+            favour=favour,
             me=me,
         )
         self._flights: dict[_Key, Flight] = {}
@@ -180,7 +183,7 @@ class Fetcher:
         """
         flight = self._flight(segment, first)
         self._begin_fill(flight, first)
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), _relied_on(flight):
             async with asyncio.timeout(timeout):
                 await flight.fill_over.wait()
 
@@ -200,7 +203,8 @@ class Fetcher:
         if not waits:
             self._begin_fill(flight, None)
         try:
-            yield following
+            with nullcontext() if waits else _relied_on(flight):
+                yield following
         finally:
             if waits and following.outstanding and not following.reason:  # it was told `pending`, and asks again
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
@@ -229,16 +233,18 @@ class Fetcher:
         if key in self._flights or key in self._planned:
             ended()
             return
+        if len(self._planned) >= MOST_PLANNED:
+            self._planned.pop(next(iter(self._planned))).ended()
         self._planned[key] = _Planned(segment, ended)
         self._start_ahead()
 
     def stop_ahead(self, snapshot: SnapshotId) -> None:
-        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and not waited for ends
-        with the batch that it is at."""
+        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and nobody else counts on
+        ends with the batch that it is at."""
         for key in [key for key in self._planned if key[0] == snapshot]:
             self._planned.pop(key).ended()
         for key in [key for key in self._ahead if key[0] == snapshot]:
-            self._flights[key].fills = False
+            self._flights[key].fills = bool(self._flights[key].relied)
 
     def _start_ahead(self) -> None:
         while self._planned and len(self._ahead) < AHEAD_FLIGHTS:
@@ -326,9 +332,10 @@ class Fetcher:
                 await flight.stirred(MOMENT)
                 continue
             over = await self._demand_round(flight)
-            while flight.filling and flight.waited() and not flight.late():
-                await flight.stirred(LULL)  # it may bring what the others lack
-            if not over or flight.late() or not flight.waited():
+            if flight.filling:  # it may bring what the others lack; who did not answer may do so before it is over
+                await flight.pause(pause, lambda: not flight.filling)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            if not over or flight.filling or flight.late() or not flight.waited():
                 continue
             if flight.deferred:
                 await flight.stirred(MOMENT)
@@ -386,6 +393,15 @@ class Fetcher:
         if len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+
+
+@contextmanager
+def _relied_on(flight: Flight) -> Iterator[None]:
+    flight.relied += 1
+    try:
+        yield
+    finally:
+        flight.relied -= 1
 
 
 def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:

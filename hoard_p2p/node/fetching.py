@@ -17,6 +17,7 @@ def make_fetcher(node: "Node") -> Fetcher:
         view=node.agent.view,
         replicas=node.replicas,
         residency=node.control.residency,
+        group=node.group,
         favour=node.favour,
         suspects=node.agent.suspects,
         clock=time.monotonic,

@@ -28,7 +28,9 @@ from hoard_p2p.printing import printable
 
 log = logging.getLogger(__name__)
 
-READ_THREADS = 8
+READ_THREADS = 16
+"""Half of them for what readers wait for (`fetch.turns`)."""
+
 STALL_SECONDS = 20.0
 """Without a byte; then the origin counts as away. The thread goes on by itself, and nobody hears of what it reads."""
 
@@ -135,8 +137,11 @@ class OriginReads:
         members, view = self._set(origin_id(url)), self._agent.view()
         if not members and view.me not in without:
             return view.by_id[view.me]  # nobody can now: asked again and again while somebody waits, and says why
-        ranked = [peer.node_id for peer in readers(members, segment.key, without)]
-        best = next(iter(self._late.last(ranked, self._clock())), None)
+        ranked = readers(members, segment.key, without)
+        if not ranked:  # the whole set gave up: who comes behind it takes over
+            others = [peer for peer in view.peers if peer.node_id in self._agent.reading(origin_id(url))]
+            ranked = readers(others, segment.key, without)
+        best = next(iter(self._late.last((peer.node_id for peer in ranked), self._clock())), None)
         return None if best is None else view.by_id.get(best)
 
     def first_reader(self, segment: Segment) -> Peer | None:
@@ -155,9 +160,23 @@ class OriginReads:
         return known.peers
 
     def readable(self, snapshot: SnapshotId) -> bool:
-        """Whether the snapshot's bytes can be had again from its origin, by this node or by another of the view."""
+        """Whether the snapshot's bytes can be had again from its origin, by this node or by another of the view that
+        does not drain."""
         url = self._url(snapshot)
-        return bool(url) and (self._origins.is_open(url) or bool(self._agent.reading(origin_id(url))))
+        return bool(url) and (self._origins.is_open(url) or self.stays(snapshot))
+
+    def stays(self, snapshot: SnapshotId) -> bool:
+        """Whether another node of the view, that does not drain, can read the origin of the snapshot."""
+        return any(peer.weight > 0 for peer in self._reading(snapshot) if peer.node_id != self._agent.view().me)
+
+    def leaves(self, snapshot: SnapshotId) -> bool:
+        """Whether all that can read the origin of the snapshot drain: then its copies are what is left."""
+        reading = self._reading(snapshot)
+        return bool(reading) and all(peer.weight == 0 for peer in reading)
+
+    def _reading(self, snapshot: SnapshotId) -> list[Peer]:
+        url, known = self._url(snapshot), self._agent.view().by_id
+        return [known[node] for node in self._agent.reading(origin_id(url))] if url else []
 
     async def has(self, snapshot: SnapshotId, catalog: Catalog, segments: Sequence[int]) -> bool:
         """Whether the origin has these segments, as far as this node can see: it is readable, and where it is so here,
@@ -230,13 +249,24 @@ class OriginReads:
         if not url or not self._origins.is_open(url):
             return False
         first_byte = self._origins.opened(url).meter.median_first_byte
+        cost = size * self._sharing(segment.snapshot)
         with self._lock:
-            return self._budget(segment.snapshot).may_bypass(size, waited, first_byte)
+            return self._budget(segment.snapshot).may_bypass(cost, waited, first_byte)
+
+    def _sharing(self, snapshot: SnapshotId) -> int:
+        """How many nodes share the budget of a snapshot: it is a part of what the origin gives once, and not of what
+        each of them receives."""
+        return max(1, len(self._agent.wanting(snapshot)))
 
     def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
         """See `OriginLane`."""
+        cost = size * self._sharing(segment.snapshot)
         with self._lock:
-            self._budget(segment.snapshot).bypassed(size)
+            self._budget(segment.snapshot).bypassed(cost)
+        self._late.passed(reader.node_id, size, self._clock())
+
+    def silent(self, reader: Peer) -> None:
+        """See `OriginLane`."""
         self._late.was_late(reader.node_id, self._clock())
 
 
