@@ -221,6 +221,12 @@ class Fetcher:
         key = (segment.snapshot, segment.number)
         return await self._beside.room(lambda: key in self._flights, seconds)
 
+    def handed(self, segment: Segment, peer: Peer, chunks: Iterable[Wanted]) -> None:
+        """A peer has read these in this node's place: what a flight lacks of them comes from there."""
+        flight = self._flights.get((segment.snapshot, segment.number))
+        if flight is not None:
+            self._group.create_task(self._drain.take_handed(flight, self._demand, peer, tuple(chunks)))
+
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
         verdict = self._verdicts.get((segment.snapshot, segment.number))
