@@ -243,6 +243,7 @@ def test_where_the_reader_of_the_origin_is_late_a_reader_here_may_have_its_bytes
     cluster.run(scenario)
     assert origin.bypasses == [(N3.node_id, len(DATA[4]))]
     assert origin.reads == [CHUNKS[4].chunk_id]
+    assert origin.given == [(N3.node_id, CHUNKS[4].chunk_id)]
 
 
 def test_an_origin_that_cannot_be_read_is_named_in_the_error() -> None:
