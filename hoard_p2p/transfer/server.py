@@ -16,7 +16,7 @@ from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
 from hoard_p2p.peer import is_loopback, is_wildcard
 from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
-from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
+from hoard_p2p.transfer.doorstep import Doorstep, HangUp, host_of, while_connected
 from hoard_p2p.transfer.feeding import Feed
 from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
 from hoard_p2p.transfer.keys import OPEN, Security
@@ -91,7 +91,12 @@ class PeerServer:
         app.add_routes(Endpoints(service, limits, self._executor).routes())
         http_log.addFilter(quieten)
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=GRACE, keepalive_timeout=75.0, logger=http_log
+            app,
+            access_log=None,
+            shutdown_timeout=GRACE,
+            keepalive_timeout=75.0,
+            logger=http_log,
+            auto_decompress=False,  # nobody sends what grows
         )
         self._listener: asyncio.Server | None = None
 
@@ -126,7 +131,13 @@ class PeerServer:
         server = self._runner.server
         if server is None or len(server.connections) >= self._limits.connections:
             return HangUp()
-        return Doorstep(server(), self._limits.first_request_time)
+        return Doorstep(server(), self._limits.first_request_time, self._is_welcome)
+
+    def _is_welcome(self, host: str) -> bool:
+        """Whether a host may have one more connection."""
+        server = self._runner.server
+        taken = [] if server is None else [host_of(one.transport) for one in server.connections]
+        return taken.count(host) < self._limits.connections_per_host
 
 
 @web.middleware
