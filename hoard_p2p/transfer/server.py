@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
@@ -18,7 +18,7 @@ from hoard_p2p.peer import is_loopback, is_wildcard
 from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, host_of, while_connected
 from hoard_p2p.transfer.feeding import Feed
-from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
+from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, send, timed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.pace import Pace
 from hoard_p2p.transfer.sending import Means, answer, chunk_frames, chunk_mark
@@ -84,7 +84,7 @@ class PeerServer:
         guard = Guard(limits, names, UNBOUNDED | {SESSION_PATH}, is_open=security.ring is None)
         sentry = Sentry(security)
         app = web.Application(
-            middlewares=[guard.answer_errors, guard.check_origin, sentry.check_proof, _admit, guard.count],
+            middlewares=[guard.answer_errors, guard.check_origin, sentry.check_proof, _admit, guard.count, guard.send],
             client_max_size=MAX_ANNOUNCEMENT,
         )
         app.on_response_prepare.append(sentry.prove)
@@ -227,10 +227,19 @@ class Endpoints:
         return web.Response(body=root, content_type="application/octet-stream")
 
     async def snapshots(self, request: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(wire.encode_records, await self._service.snapshots()))
+        return await self._listed(request, self._service.snapshots)
 
     async def refs(self, request: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(wire.encode_records, await self._service.refs()))
+        return await self._listed(request, self._service.refs)
+
+    async def _listed(
+        self, request: web.Request, list_all: Callable[[], Awaitable[Sequence[wire.Record]]]
+    ) -> web.Response:
+        """A few at a time, until they are sent: they may be large."""
+        async with self._supplies.turn():
+            response = _json(await asyncio.to_thread(wire.encode_records, await list_all()))
+            await send(request, response, self._limits.answer_time)
+            return response
 
     async def compare(self, request: web.Request) -> web.Response:
         asked = await self._decoded(request, MAX_COMPARISON, wire_names.decode_comparison)

@@ -356,6 +356,27 @@ def test_one_host_cannot_take_the_connections_of_all(service: FileService) -> No
     with_server(service, use, Limits(connections=8, connections_per_host=1))
 
 
+def test_who_does_not_take_an_answer_is_hung_up_on_and_counts_until_then(service: FileService) -> None:
+    service.ref_records = [{"name": "x" * 1000} for _ in range(20_000)]
+
+    async def use(port: int, control: PeerControl) -> None:
+        slow = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        slow[1].write(get("/v1/refs"))
+        assert (await slow[0].readline()).startswith(b"HTTP/1.1 200")
+        status, answer = await ask(port, get("/v1/status"))
+        assert status == 503
+        assert b"in flight" in answer
+        while status != 200:
+            status, _ = await ask(port, get("/v1/status"))
+        taken = b""
+        with suppress(ConnectionError):
+            taken = await slow[0].read()
+        assert len(taken) < 20_000_000
+        slow[1].close()
+
+    with_server(service, use, Limits(requests=1, answer_time=1.0))
+
+
 def test_a_body_that_would_grow_is_not_unpacked(service: FileService) -> None:
     body = zlib.compress(json.dumps({"snapshots": []}).encode())
 
