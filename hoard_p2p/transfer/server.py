@@ -143,9 +143,9 @@ class PeerServer:
 
 @web.middleware
 async def _admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A connection that made a request is let in."""
+    """A connection that made a request is let in; a handshake is none, since anybody can begin one."""
     protocol = None if request.transport is None else request.transport.get_protocol()
-    if isinstance(protocol, Doorstep):
+    if isinstance(protocol, Doorstep) and request.path != SESSION_PATH:
         protocol.let_in()
     return await handler(request)
 

@@ -341,6 +341,18 @@ def test_connections_beyond_the_bound_are_closed(service: FileService) -> None:
     with_server(service, use, Limits(connections=2))
 
 
+def test_a_connection_that_only_begins_handshakes_is_closed(service: FileService) -> None:
+    async def use(port: int, control: PeerControl) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 57\r\n\r\n\1" + bytes(56))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    with_server(service, use, Limits(first_request_time=0.3))
+
+
 def test_one_host_cannot_take_the_connections_of_all(service: FileService) -> None:
     async def use(port: int, control: PeerControl) -> None:
         greedy = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
