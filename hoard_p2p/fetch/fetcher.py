@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hoard_p2p.errors import ChunkUnavailable, HoardError
 from hoard_p2p.fetch.asking import Keeper, Lane, Questions
+from hoard_p2p.fetch.beside import Beside
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
 from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
@@ -24,7 +25,8 @@ from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Favour, Source, Sources
 from hoard_p2p.fetch.tally import Tally
 from hoard_p2p.fetch.unstored import Unstored
-from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.fetch.verdicts import Verdicts, in_vain
+from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import PeerChunks, PeerSegments
 from hoard_p2p.peer import NodeId, Peer
 
@@ -33,13 +35,9 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 """Seconds between two rounds of a flight over its sources, while somebody waits and somebody does not answer."""
 
-NOWHERE_SECONDS = 1.0
-"""For so long a chunk that every member lacks is not looked for again: readers in a storm of errors ask in vain."""
-
 LINGER_SECONDS = 1.0
 """For so long what a peer waits for is looked for although it has hung up: it was told to ask again."""
 
-KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
 
@@ -55,14 +53,6 @@ class Outlook:
     named in messages."""
 
     absent: tuple[str, ...]
-
-
-class _Verdict(NamedTuple):
-    """These chunks of a segment were nowhere; good until a time of the loop's clock."""
-
-    until: float
-    nowhere: frozenset[ChunkId]
-    tried: str
 
 
 class _Planned(NamedTuple):
@@ -92,7 +82,9 @@ class Fetcher:
         me: NodeId,
         rack: str = "",
         origins: OriginLane | None = None,
+        asked: int = 48,
     ) -> None:
+        """`asked`: flights at most that are under way only since peers asked for whole segments."""
         self._group = group
         self._executor = executor
         self._keeper = keeper
@@ -119,7 +111,8 @@ class Fetcher:
         self._flights: dict[_Key, Flight] = {}
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
-        self._verdicts: dict[_Key, _Verdict] = {}
+        self._verdicts = Verdicts()
+        self._beside = Beside(asked)
         self._pace = Pace()
 
     @property
@@ -151,7 +144,7 @@ class Fetcher:
         place = self._keeper.place(chunk.chunk_id)
         if place is not None:
             return Landed(place, b"")
-        self._raise_verdict(segment, chunk)
+        self._verdicts.check((segment.snapshot, segment.number), chunk.chunk_id, asyncio.get_running_loop().time())
         flight = self._flight(segment, None)
         if fill:
             self._begin_fill(flight, None)
@@ -162,14 +155,7 @@ class Fetcher:
             absent = shortened(self._outlook().absent)
             how = f"within {timeout:g} s" + (f"; not answering: {absent}" if absent else "")
             tried = flight.tried() if flight.asked or not absent else ""
-            raise ChunkUnavailable(_in_vain(chunk.chunk_id, how, tried)) from None
-
-    def _raise_verdict(self, segment: Segment, chunk: Wanted) -> None:
-        verdict = self._verdicts.get((segment.snapshot, segment.number))
-        if verdict is not None and chunk.chunk_id in verdict.nowhere:
-            if asyncio.get_running_loop().time() < verdict.until:
-                raise ChunkUnavailable(_in_vain(chunk.chunk_id, "anywhere", verdict.tried))
-            del self._verdicts[segment.snapshot, segment.number]
+            raise ChunkUnavailable(in_vain(chunk.chunk_id, how, tried)) from None
 
     async def whole(self, segment: Segment, *, timeout: float, first: Peer | None = None) -> None:
         """Bring all chunks of `segment` here, one round over the sources, `first` before the others.
@@ -190,6 +176,9 @@ class Fetcher:
         """Have chunks that are not here brought here, and told of as they land. `waits`: as for a reader; else as a
         part of the whole segment, which is filled. `hops`: how often the question was passed on already."""
         following = Following(chunks, waits=waits)
+        key = (segment.snapshot, segment.number)
+        if not waits and key not in self._flights:
+            self._beside.begin(key)
         flight = self._flight(segment, None)
         flight.hops = max(flight.hops, hops)
         leave = flight.follow(following)
@@ -210,10 +199,19 @@ class Fetcher:
         if flight is not None:
             self._group.create_task(self._drain.take_handed(flight, self._demand, peer, tuple(chunks)))
 
+    def comes_for_peer(self, snapshot: SnapshotId, segment: int) -> bool:
+        """Whether the segment is under way since a peer asked for all of it."""
+        return (snapshot, segment) in self._beside
+
+    async def room_for_peer(self, segment: Segment, seconds: float) -> bool:
+        """Wait until a flight may begin for a peer that asks for all of the segment, or until there is one; false after
+        `seconds`."""
+        key = (segment.snapshot, segment.number)
+        return await self._beside.room(lambda: key in self._flights, seconds)
+
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
-        verdict = self._verdicts.get((segment.snapshot, segment.number))
-        return "" if verdict is None else verdict.tried
+        return self._verdicts.last_tried((segment.snapshot, segment.number))
 
     def ahead(self, segment: Segment, ended: Callable[[], None] = lambda: None) -> None:
         """The same without waiting, when there is nothing better to do: after those planned before it, a few at a
@@ -253,6 +251,7 @@ class Fetcher:
             if planned is not None:
                 flight.ended = planned.ended
             self._group.create_task(self._fly(key, flight))
+            self._beside.stir()
         return flight
 
     def _begin_fill(self, flight: Flight, first: Peer | None) -> None:
@@ -289,6 +288,7 @@ class Fetcher:
             flight.fills = False
             flight.end(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
             flight.ended()
+            self._beside.end(key)
             self._ahead.discard(key)
             self._start_ahead()
 
@@ -375,11 +375,8 @@ class Fetcher:
         """Everybody answered, and nobody has what is asked for."""
         nowhere = frozenset(flight.nowhere())
         tried = flight.tried()
-        self._verdicts.pop(key, None)
-        self._verdicts[key] = _Verdict(asyncio.get_running_loop().time() + NOWHERE_SECONDS, nowhere, tried)
-        if len(self._verdicts) > KEPT_VERDICTS:
-            del self._verdicts[next(iter(self._verdicts))]
-        flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+        self._verdicts.note(key, nowhere, tried, asyncio.get_running_loop().time())
+        flight.fail(lambda chunk_id: in_vain(chunk_id, "anywhere", tried))
 
 
 @contextmanager
@@ -389,7 +386,3 @@ def _relied_on(flight: Flight) -> Iterator[None]:
         yield
     finally:
         flight.relied -= 1
-
-
-def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:
-    return f"chunk {short(chunk_id)} could not be had {how}" + (f" ({tried})" if tried else "")

@@ -20,6 +20,7 @@ from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour
+from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_SEGMENTS
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
@@ -58,8 +59,9 @@ T = TypeVar("T")
 
 CATALOG_TIMEOUT = 60.0
 FETCH_THREADS = 16
-FILL_THREADS = 16
-"""A question of the fill may wait for a second; those that readers wait for have threads of their own."""
+FILL_THREADS = WINDOW_SEGMENTS + ASKED_SEGMENTS + 4
+"""A question of the fill waits until the chunks have come along the chain; those that readers wait for have threads of
+their own."""
 
 STORE_THREADS = 8
 SETTLE_SECONDS = 10.0

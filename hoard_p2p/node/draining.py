@@ -78,33 +78,42 @@ class Drain:
         """Until it is safe to remove this node; what was handed over then. Raises Unavailable if it cannot be: this
         node is alone, or nothing moved for `stall` seconds."""
         await self._list()
-        total = sum(sum(one.sizes.values()) for one in self._sets.values())
-        least, moved = total + 1, time.monotonic()
+        least, moved = self._total() + 1, time.monotonic()
         while True:
             await self._ask_all()
-            now = time.monotonic()
-            left = self._left(now)
-            await report({"phase": "draining", "bytes": total, "bytes_done": total - left})
+            left = self._left()
+            await report({"phase": "draining", "bytes": self._total(), "bytes_done": self._total() - left})
             if not left:
-                return {"safe": True, "bytes": total, "snapshots": len(self._sets)}
+                await self._list()  # what was published meanwhile is here, too
+                if not self._left():
+                    return {"safe": True, "bytes": self._total(), "snapshots": len(self._sets)}
+                least = self._total() + 1
+            now = time.monotonic()
             if left < least:
                 least, moved = left, now
             if now - moved > stall:
                 raise Unavailable(self._why_not(left, stall))
             await asyncio.sleep(POLL_SECONDS)
 
-    def _left(self, now: float) -> int:
+    def _total(self) -> int:
+        return sum(sum(one.sizes.values()) for one in self._sets.values())
+
+    def _left(self) -> int:
+        now = time.monotonic()
         return sum(one.sizes[segment] for one in self._sets.values() for segment in one.unsafe(now))
 
     async def _list(self) -> None:
-        """What is here of snapshots that others must keep: not of those that can be read again from their origin."""
-        node = self._node
+        """What is here of snapshots that others must keep: not of those that others can read from their origin."""
+        node, sets = self._node, dict[SnapshotId, _Set]()
         for record in node.names.snapshots():
-            catalog = None if record.origin else await node.retention.evictions.catalog(record.id)
+            catalog = None if node.origins.stays(record.id) else await node.retention.evictions.catalog(record.id)
             if catalog is not None:
                 sizes = await node.blocking(self._sizes, catalog)
+                known = self._sets.get(record.id)
+                vouched = {} if known is None or known.record.replicas != record.replicas else known.vouched
                 if sizes:
-                    self._sets[record.id] = _Set(record, catalog, sizes)
+                    sets[record.id] = _Set(record, catalog, sizes, vouched)
+        self._sets = sets
 
     def _sizes(self, catalog: Catalog) -> dict[int, int]:
         """Blocking. Segments of which chunks are here, and the bytes of those."""
@@ -118,7 +127,7 @@ class Drain:
         view = self._node.agent.view()
         able = sum(peer.weight > 0 for peer in view.others)
         if not able:
-            if self._left(time.monotonic()):
+            if self._left():
                 raise Unavailable(
                     "this node holds data and no other node takes any: stop it without --drain (its data is not to be "
                     "had then), or start others first"
@@ -131,7 +140,8 @@ class Drain:
 
     async def _ask(self, view: ClusterView, one: _Set, segments: Iterable[int], replicas: int) -> None:
         keys = {segment: key for segment in segments if (key := one.catalog.placement_key(segment)) is not None}
-        vouched = await vouching.vouched(self._node.control, view, one.record.id, keys, replicas)
+        ask = self._node.retention.evictions.asker(one.record.id, one.catalog)
+        vouched = await vouching.vouched(ask, view, keys, replicas)
         one.vouched.update(dict.fromkeys(vouched.segments, vouched.asked + RELIED_SECONDS))
 
     def _why_not(self, left: int, stall: float) -> str:

@@ -73,6 +73,9 @@ class Feeding:
         if refusal is not None:
             yield refusal
             return
+        if ask.mode is AskMode.CHAIN and not await self._node.fetcher.room_for_peer(segment, patience):
+            yield FeedEnd(True, f"{self._node.me.name} has enough segments under way for others")
+            return
         async for item in self._coming(ask, segment, left, patience):
             yield item
 

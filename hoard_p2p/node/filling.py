@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hoard_p2p.catalog.reader import Catalog
@@ -177,10 +178,11 @@ class Fills:
             await sleep_while(lambda: node.courses.unsettled(opened.id))
         fill.moved = asyncio.get_running_loop().time()
         window = Window(order, lambda number: min(catalog.segment_size(number), MAX_SEGMENT))
+        comes = partial(node.fetcher.comes_for_peer, opened.id)
         async with self._hastened(opened.id, window), self._counting(opened, fill, told), asyncio.TaskGroup() as group:
             stirred = asyncio.Event()
             while not window.over:
-                for number in window.take():
+                for number in window.take(comes):
                     group.create_task(self._one(opened, number, window, fill, stirred))
                 await stirred.wait()
                 stirred.clear()

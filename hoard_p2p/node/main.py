@@ -131,7 +131,7 @@ async def _run(node: Node, server: PeerServer, listener: socket.socket, report: 
             partial(room_operations.keep_count, node),
         ):
             node.group.create_task(work())
-        log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.me.url)
+        log.info("node %s (%s) listens on %s", node.me.name, node.me.node_id.hex()[:12], node.security.url(node.me))
         if node.security.ring is not None:
             log.info("key %s: %s", node.security.fingerprints[0], "encrypted" if node.security.tls else "not encrypted")
         elif not is_loopback(node.me.host):

@@ -163,9 +163,23 @@ class OriginReads:
         return known.peers
 
     def readable(self, snapshot: SnapshotId) -> bool:
-        """Whether the snapshot's bytes can be had again from its origin, by this node or by another of the view."""
+        """Whether the snapshot's bytes can be had again from its origin, by this node or by another of the view that
+        does not drain."""
         url = self._url(snapshot)
-        return bool(url) and (self._origins.is_open(url) or bool(self._agent.reading(origin_id(url))))
+        return bool(url) and (self._origins.is_open(url) or self.stays(snapshot))
+
+    def stays(self, snapshot: SnapshotId) -> bool:
+        """Whether another node of the view, that does not drain, can read the origin of the snapshot."""
+        return any(peer.weight > 0 for peer in self._reading(snapshot) if peer.node_id != self._agent.view().me)
+
+    def leaves(self, snapshot: SnapshotId) -> bool:
+        """Whether all that can read the origin of the snapshot drain: then its copies are what is left."""
+        reading = self._reading(snapshot)
+        return bool(reading) and all(peer.weight == 0 for peer in reading)
+
+    def _reading(self, snapshot: SnapshotId) -> list[Peer]:
+        url, known = self._url(snapshot), self._agent.view().by_id
+        return [known[node] for node in self._agent.reading(origin_id(url))] if url else []
 
     async def has(self, snapshot: SnapshotId, catalog: Catalog, segments: Sequence[int]) -> bool:
         """Whether the origin has these segments, as far as this node can see: it is readable, and where it is so here,

@@ -174,8 +174,9 @@ class Repairing:
 
     def _wanted(self, record: SnapshotRecord) -> bool:
         """What has an origin is copied only while somebody uses it: it can be read again, and was evicted on purpose
-        where it was."""
-        return not record.origin or bool(self._node.agent.wanting(record.id))
+        where it was. Not where all that can read it drain."""
+        node = self._node
+        return not record.origin or bool(node.agent.wanting(record.id)) or node.origins.leaves(record.id)
 
     # --- planning
 
@@ -225,12 +226,18 @@ class Repairing:
         async def work() -> None:
             for job in left:
                 await asyncio.sleep(self._pace.wait(job.size, time.monotonic()))
+                if self._is_removed(job.opened.id):
+                    continue
                 if self.paused or self.view().peers != view.peers or not await self._copy(job):
                     self._due[job.opened.id] = min(self._due.get(job.opened.id, 0.0), time.monotonic() + TRY_AGAIN)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(PULLS_AT_ONCE):
                 group.create_task(work())
+
+    def _is_removed(self, snapshot: SnapshotId) -> bool:
+        record = self._node.names.snapshot(snapshot)
+        return record is None or bool(record.removed)
 
     async def _copy(self, job: _Job) -> bool:
         known = self._node.agent.view().by_id

@@ -3,6 +3,7 @@
 import re
 import socket
 import time
+from collections.abc import Callable
 
 from hoard_p2p.errors import HoardError
 from hoard_p2p.peer import NodeId
@@ -35,6 +36,10 @@ class Busy(Garbled):
 
 class StaleConnection(HoardError):
     """A reused connection turned out to be closed by the peer before anything was received on it."""
+
+
+def settled() -> None:
+    """There is nothing to settle."""
 
 
 def _check_status(status: int) -> None:
@@ -81,6 +86,8 @@ class Connection:
         self.idle_since = 0.0
         self.answered = 0
         """Answers that began since it was taken into use."""
+        self.settle: Callable[[], None] = settled
+        """Called before what `read` gave since the last call goes; else that is good until the next call of `read`."""
         self._session: Session | None = None
         self._mark = sessions.SELF_PROVING
         if security.ring is not None:
@@ -169,7 +176,7 @@ class Connection:
             raise Garbled(str(error)) from error
 
     def read(self, count: int) -> memoryview:
-        """The next `count` bytes, valid until the next call. Raises OSError."""
+        """The next `count` bytes, valid until `settle` is called. Raises OSError."""
         if self._end - self._start < count:
             self._make_room(count)
             while self._end - self._start < count:
@@ -252,6 +259,7 @@ class Connection:
 
     def _make_room(self, count: int) -> None:
         """Let the buffer have `count` bytes from `_start` on, moving what is in it only when it must."""
+        self.settle()
         if self._start + count <= len(self._buffer) and self._start != self._end:
             return
         rest = self._end - self._start

@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 
 from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
-from hoard_p2p.peer import is_wildcard
+from hoard_p2p.peer import is_loopback, is_wildcard
 from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
@@ -330,9 +330,11 @@ def _json(body: bytes) -> web.Response:
 
 
 def _reachable(caller: wire.Hello, request: web.Request) -> wire.Hello:
-    """A caller that listens everywhere can be tried where it called from."""
-    source = _source(request)
-    if not is_wildcard(caller.peer.host) or not source:
+    """A caller that listens everywhere can be tried where it called from. So is one that says that it is on this
+    machine and is not: it shall not make this node talk to services here."""
+    source, host = _source(request), caller.peer.host
+    is_elsewhere = is_loopback(host) and not is_loopback(source)
+    if not (is_wildcard(host) or is_elsewhere) or not source:
         return caller
     return replace(caller, peer=replace(caller.peer, host=source))
 

@@ -11,6 +11,7 @@ from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer.bulk import BulkClient
+from tests.contract.test_transfer_peer_chunks import Gatherer
 from tests.fault.oddpeers import says, server
 
 GOOD = b"g" * 100_000
@@ -56,6 +57,14 @@ def test_wrong_bytes_of_the_right_length_are_corrupt_and_never_delivered() -> No
     assert got == {0: GOOD}
     assert isinstance(error, ChunkCorrupt)
     assert str(peer.port) in str(error)
+
+
+def test_who_gathers_has_what_came_before_wrong_bytes() -> None:
+    body = frame(GOOD) + frame(bytes(len(OTHER)))
+    gatherer = Gatherer()
+    with server(says(head(len(body)) + body)) as peer, BulkClient() as client, pytest.raises(ChunkCorrupt):
+        client.fetch(peer, WANTED, gatherer, timeout=5)
+    assert gatherer.got == {0: GOOD}
 
 
 @pytest.mark.parametrize("claimed", [0, 99_999, 100_001, 0xFFFFFFFE])

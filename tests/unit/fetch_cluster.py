@@ -51,6 +51,9 @@ class MemoryKeeper:
         assert place is not None
         return place
 
+    def keep_many(self, segment: Segment, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[Place]:
+        return [self.keep(segment, chunk, data) for chunk, data in chunks]
+
     def ended(self, segment: Segment, whole: bool) -> None:
         self.ends.append(whole)
 

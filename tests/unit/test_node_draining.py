@@ -1,6 +1,7 @@
 """Nodes that leave for good: when it is safe, and when it cannot be."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hoard_p2p.errors import Unavailable
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.draining import Drain
+from hoard_p2p.peer import origin_id
 from tests.unit.node_cluster import run, running, until
 from tests.unit.test_node_repairing import all_segments, known_by
 from tests.unit.test_node_retention import a_tree, published, segments_here
@@ -83,6 +85,58 @@ def test_where_others_take_nothing_it_is_said_what_is_left(tmp_path: Path) -> No
             await known_by(two, snapshot)
             with pytest.raises(Unavailable, match=r"not safe.*nothing moved"):
                 await drained(one, [two], stall=0.5)
+
+    run(main)
+
+
+def test_what_is_published_here_meanwhile_is_handed_over_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            first = await published(one, a_tree(tmp_path / "a", 4), replicas=1)
+            await known_by(two, first)
+            late: list[SnapshotId] = []
+
+            async def report(body: dict[str, Json]) -> None:
+                if not late:
+                    late.append(await published(one, a_tree(tmp_path / "b", 5), replicas=1))
+                await two.repairing.look()
+
+            drain = Drain(one)
+            drain.start()
+            await until(lambda: weight_seen(two, one) == 0)
+            told = await drain.wait(report, stall=20)
+            assert told["snapshots"] == 2
+            assert await segments_here(two, late[0]) == await all_segments(one, late[0])
+
+    run(main)
+
+
+@pytest.mark.parametrize("others_read", [True, False])
+def test_what_has_an_origin_is_handed_over_where_nobody_else_can_read_that(tmp_path: Path, others_read: bool) -> None:
+    tree = a_tree(tmp_path / "a", 6, 20 << 20)
+    url = f"dir:{tree}"
+
+    async def main() -> None:
+        async with (
+            running(tmp_path / "n", allow=[tree]) as one,
+            running(tmp_path / "m", one, allow=[tree] if others_read else []) as two,
+        ):
+            snapshot = await published(one, tree, replicas=1)
+            record, root = one.names.snapshot(snapshot), one.store.root(snapshot)
+            assert record is not None
+            assert root is not None
+            await one.blocking(one.names.show, root, replace(record, origin=url, created=record.created + 1))
+            await known_by(two, snapshot)
+            await until(lambda: (there := two.names.snapshot(snapshot)) is not None and there.origin == url)
+            for node in (one, two):
+                node.known_origins.soon()
+                await until(lambda: len(node.agent.reading(origin_id(url))) == 1 + others_read)  # noqa: B023
+            before = await segments_here(two, snapshot)
+            told = await drained(one, [two])
+            assert told[-1]["safe"] is True
+            assert (told[-1]["bytes"] == 0) is others_read
+            after = await segments_here(two, snapshot)
+            assert after == (before if others_read else await all_segments(one, snapshot))
 
     run(main)
 

@@ -16,6 +16,7 @@ from hoard_p2p.ids import SnapshotId, parse_snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.publishing import publish
+from hoard_p2p.node.status import full_status
 from hoard_p2p.peer import origin_id
 from tests.unit.node_cluster import run, running, until
 
@@ -77,6 +78,18 @@ def test_a_shared_origin_is_published_without_copies_and_known_everywhere(tmp_pa
             assert record.origin == url_of(source)
             assert other.store.extents_count() == 0, "nothing was sent"
             assert node.names.digests() == other.names.digests()
+
+    run(main)
+
+
+def test_few_copies_of_what_some_node_can_read_again_are_no_alarm(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            await shared(node, source)
+            await until(lambda: bool(other.agent.reading(origin_id(url_of(source)))))
+            for one in (node, other):
+                assert (await full_status(one))["under_replicated_bytes"] == 0
 
     run(main)
 
