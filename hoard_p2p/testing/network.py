@@ -227,6 +227,7 @@ class MemoryPeers:
         self.fetched: list[tuple[NodeId, ChunkId]] = []
         self.ends: dict[NodeId, FeedEnd] = {}
         self.asks: list[tuple[NodeId, SegmentAsk]] = []
+        self.abandoned: list[NodeId] = []
 
     def fetch(self, peer: Peer, wanted: Wanted, deliver: Deliver, *, timeout: float) -> list[int]:
         if not wanted:
@@ -244,6 +245,9 @@ class MemoryPeers:
             self.fetched.append((peer.node_id, expected))
             deliver(index, memoryview(data))
         return missing
+
+    def abandon(self, peer: Peer, reason: str) -> None:
+        self.abandoned.append(peer.node_id)
 
     def stream(
         self, peer: Peer, ask: SegmentAsk, wanted: Wanted, deliver: Deliver, *, patience: float, timeout: float
