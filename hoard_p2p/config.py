@@ -11,6 +11,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 """A value that JSON can carry; file names in it use the surrogateescape convention of `os.fsdecode`."""
 
 DEFAULT_REPLICAS = 2
+MOST_REPLICAS = 16
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_REPAIR_GRACE = 60.0
 DEFAULT_REPAIR_LIMIT = 50 << 20

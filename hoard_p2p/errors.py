@@ -64,6 +64,14 @@ class PeerUnavailable(Unavailable):
     """One peer did not answer, or answered badly; the caller tries the next."""
 
 
+class PeerStrange(PeerUnavailable):
+    """Something answers there, and it is no node that this one can talk to: another key, encryption, or no node."""
+
+
+class PeerBusy(PeerUnavailable):
+    """One peer has too much to do now, and says so: it is there, and may be asked again."""
+
+
 class DeadlineExceeded(Unavailable):
     """Our own deadline passed."""
 

@@ -75,7 +75,8 @@ class Peer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.place}"
+        """The same, for messages. What scheme it speaks is not in its record: `Security.url` knows."""
+        return self.place
 
 
 OriginId = NewType("OriginId", bytes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from hoard_p2p.fill.quiet import QUIET_SECONDS
-from hoard_p2p.fill.window import WINDOW_BYTES, WINDOW_SEGMENTS
+from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_BYTES, WINDOW_SEGMENTS
 from simulations.cluster import in_racks, keys, peers
 from simulations.engine import Engine
 from simulations.filling import Filling, Shape
@@ -24,8 +24,8 @@ KIB, MIB = 1 << 10, 1 << 20
 @dataclass(frozen=True)
 class ColdStart:
     """Parameters. Rates in bytes a second, times in seconds. `local_origin` 1: nodes reach it without their links;
-    `count_asked` 0: what others asked for takes no place in the window; `kill`: a node dies after this share of the
-    time that one needs alone."""
+    `asked`: segments that are under way for others at most, 0: any number, but they take places in the window;
+    `kill`: a node dies after this share of the time that one needs alone."""
 
     nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 64, 256, 1024)
     rack_size: int = 16
@@ -40,7 +40,7 @@ class ColdStart:
     origin_latency: float = 0.005
     window: int = WINDOW_SEGMENTS
     window_bytes: int = WINDOW_BYTES
-    count_asked: int = 1
+    asked: int = ASKED_SEGMENTS
     replicas: int = 1
     streams: int = 8
     jitter: float = 1.0
@@ -64,7 +64,7 @@ class ColdStart:
         chunks = self.segment // self.chunk
         segments = max(1, self.size // self.segment)
         window = self.window, self.window_bytes
-        return Shape(segments, chunks, self.chunk, *window, self.latency, self.origin_latency, bool(self.count_asked))
+        return Shape(segments, chunks, self.chunk, *window, self.latency, self.origin_latency, self.asked)
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,9 @@ WATCH_EVERY = 1.0
 UNEVEN = 1.25
 """A rack whose nodes keep so much more than their share by weight is shown."""
 NO_PEERS = (
-    "no peers: other nodes are found by multicast DNS if their --cluster is the same; where that is blocked, start "
-    "nodes with --discovery static:HOST:PORT"
+    "no peers: nodes meet if they have the same --cluster and the same key (or none), and --discovery finds them: by "
+    "multicast DNS, or where that is blocked with --discovery static:HOST:PORT; the node's log names those that "
+    "are left alone, and hoard doctor looks at the network"
 )
 _CLEAR = "\x1b[H\x1b[J"
 
@@ -190,11 +191,14 @@ def up(
         cluster_key_file=str(Path(cluster_key_file).absolute()) if cluster_key_file else "",
         encrypt=encrypt,
     )
-    if not is_loopback(host) and not cluster_key_file:
-        complain(OPEN_MODE)
+    is_open = not is_loopback(host) and not cluster_key_file
     if detach:
         print(f"the node is up, pid {start_detached(settings)}")
+        if is_open:
+            complain(OPEN_MODE)
         return 0
+    if is_open:
+        complain(OPEN_MODE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     return run_node(settings, Report())
 
@@ -203,21 +207,29 @@ def up(
 @data_dir_option
 @json_option
 @click.option("--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
+@click.option("--metrics", is_flag=True, help="Print the counters for Prometheus, as GET /v1/metrics does.")
 @click.pass_obj
-def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool) -> None:
+def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool, metrics: bool) -> None:
     """Show the node, its peers, snapshots, origins, store and mounts.
 
     SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
     many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
     counted. `hoard capacity` says more of the room of the store, and changes it.
 
-    With --watch --json, each line is one JSON object.
+    With --watch --json, each line is one JSON object. --metrics needs no key, where the cluster has one.
 
     \b
     Examples:
       hoard status
+      hoard status --metrics > /var/lib/node_exporter/hoard.prom.new
       hoard status --json | jq '.snapshots[].id'
     """
+    if metrics and (watch or as_json):
+        raise click.UsageError("--metrics has a format of its own, and is printed once: without --json and --watch")
+    if metrics:
+        with doors.connect(data_dir) as client:
+            print(Fields(client.call("metrics", {}).body).text("text"), end="")
+        return
     while True:
         with doors.connect(data_dir) as client:
             body = client.call("status", {}).body

@@ -6,7 +6,8 @@ A name is `printable` on a terminal, the bytes it is in a pipe, and `name_text` 
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from hoard_p2p.config import Json
 from hoard_p2p.printing import message_text, printable
@@ -30,6 +31,16 @@ def write_json(value: Json, *, indent: int | None = 2) -> None:
 def complain(message: str) -> None:
     """One message on standard error, with the command's name."""
     print(f"hoard: {message_text(message)}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+
+
+@contextmanager
+def noting_interrupt(note: str) -> Iterator[None]:
+    """What Ctrl-C in here leaves, said after `interrupted`."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(note)
+        raise
 
 
 def seconds_text(seconds: float) -> str:

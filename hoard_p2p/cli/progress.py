@@ -52,14 +52,15 @@ class Display(Protocol):
 
 
 class Lines:
-    """At most one line every `LINE_EVERY` seconds, the first that long after the phase began, with the rate since then;
-    a phase that had lines ends with one more."""
+    """At most one line every `LINE_EVERY` seconds, the first that long after the phase began, with the rate since then
+    (what was done before does not count); a phase that had lines ends with one more."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
         self._phase = ""
         self._began = 0.0
+        self._before = 0  # done when the phase began
         self._due = 0.0
         self._last: Step | None = None
         self._is_new = False  # the last step has not been printed yet
@@ -70,6 +71,7 @@ class Lines:
         if step.phase != self._phase:
             self._end_phase()
             self._phase, self._began, self._due = step.phase, now, now + LINE_EVERY
+            self._before = step.done
         self._last = step
         self._is_new = True
         if now >= self._due:
@@ -78,7 +80,9 @@ class Lines:
 
     def _print(self, now: float) -> None:
         if self._last is not None and self._is_new:
-            print(self._line(self._last, now - self._began), file=self._stream, flush=True)
+            print(
+                self._line(self._last, self._last.done - self._before, now - self._began), file=self._stream, flush=True
+            )
         self._is_new = False
         self._printed = True
 
@@ -90,14 +94,14 @@ class Lines:
         self._last = None
 
     @staticmethod
-    def _line(step: Step, elapsed: float) -> str:
+    def _line(step: Step, came: int, elapsed: float) -> str:
         amount = size_text if step.in_bytes else str
         parts = [f"{step.phase}: {amount(step.done)}" + (f" of {amount(step.bound)}" if step.bound else "")]
         moving = elapsed > 0 and step.done != step.bound
         if moving and step.in_bytes:
-            parts.append(f"{size_text(step.done / elapsed)}/s")
-        if moving and step.bound and step.done:
-            parts.append(f"{seconds_text(elapsed * (step.bound - step.done) / step.done)} left")
+            parts.append(f"{size_text(came / elapsed)}/s")
+        if moving and step.bound and came > 0:
+            parts.append(f"{seconds_text(elapsed * (step.bound - step.done) / came)} left")
         return ", ".join([*parts, *([step.details] if step.details else [])])
 
     def close(self) -> None:
@@ -122,6 +126,7 @@ class Bar:
             self._bar = bar = self._new(
                 desc=step.phase,
                 total=step.total,
+                initial=step.done,
                 unit="B" if step.in_bytes else "",
                 unit_scale=step.in_bytes,
                 unit_divisor=1024,

@@ -13,7 +13,7 @@ from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import TEXT, TIME, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, write_json
 from hoard_p2p.cli.progress import Display, Step, display
-from hoard_p2p.config import DEFAULT_REPLICAS, Json
+from hoard_p2p.config import DEFAULT_REPLICAS, MOST_REPLICAS, Json
 from hoard_p2p.errors import BadRequest, HoardError, PathNotFound, Refused
 from hoard_p2p.printing import name_text, size_text
 
@@ -151,7 +151,7 @@ def _reading(fields: Fields) -> str:
 )
 @click.option(
     "--replicas",
-    type=click.IntRange(1, 16),
+    type=click.IntRange(1, MOST_REPLICAS),
     default=DEFAULT_REPLICAS,
     show_default=True,
     help="Nodes that keep a copy of each segment.",

@@ -9,7 +9,7 @@ from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import SNAPSHOT, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, write_json
 from hoard_p2p.cli.progress import Display, Step, display
-from hoard_p2p.config import Json
+from hoard_p2p.config import MOST_REPLICAS, Json
 from hoard_p2p.printing import size_text
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be freed.")
@@ -91,7 +91,7 @@ def _set_pin(doors: Doors, data_dir: Path, op: str, snapshot: str, *, as_json: b
 
 @click.command()
 @click.argument("snapshot", type=SNAPSHOT)
-@click.argument("copies", type=click.IntRange(1, 65_535), metavar="N")
+@click.argument("copies", type=click.IntRange(1, MOST_REPLICAS), metavar="N")
 @data_dir_option
 @json_option
 @click.pass_obj
@@ -111,6 +111,9 @@ def replicas(doors: Doors, snapshot: str, copies: int, data_dir: Path, as_json: 
         return
     if not Fields(body).flag("changed"):
         complain("it had so many already")
+    nodes = Fields(body).number_or_none("nodes")
+    if nodes is not None and copies > nodes:
+        complain(f"there are {nodes} nodes now: the copies that are missing then are made when more join")
     print(Fields(body).text("snapshot"))
 
 

@@ -10,7 +10,7 @@ import click
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Client, Doors
 from hoard_p2p.cli.options import data_dir_option, json_option
-from hoard_p2p.cli.output import complain, write_json
+from hoard_p2p.cli.output import complain, noting_interrupt, write_json
 from hoard_p2p.cli.progress import Display, Step, display
 from hoard_p2p.errors import DeadlineExceeded, NoNode
 from hoard_p2p.printing import size_text
@@ -19,6 +19,7 @@ DOWN_TIMEOUT = 60.0
 """Seconds that a node which has stopped listening may take to end its process."""
 
 STALL_SECONDS = 120.0
+UNDRAINED = "the node was not stopped and takes its shares again; copies that others made stay there"
 
 
 @click.command()
@@ -65,7 +66,8 @@ def _drained(client: Client, timeout: float) -> Body:
     """Returns when it is safe; the node drains as long as this connection stands. Raises Unavailable."""
     shown = display()
     try:
-        body = client.call("drain", {"stall": timeout}, progress=lambda report: _show(report, shown)).body
+        with noting_interrupt(UNDRAINED):
+            body = client.call("drain", {"stall": timeout}, progress=lambda report: _show(report, shown)).body
     finally:
         shown.close()
     complain(f"{size_text(Fields(body).number('bytes'))} are kept by others")

@@ -7,9 +7,11 @@ import click
 from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import SNAPSHOT, data_dir_option, json_option
-from hoard_p2p.cli.output import complain, seconds_text, write_json
+from hoard_p2p.cli.output import complain, noting_interrupt, seconds_text, write_json
 from hoard_p2p.cli.progress import Display, Step, display
 from hoard_p2p.printing import size_text
+
+STAYS = "what came stays on this disk; hoard warm goes on from there"
 
 
 @click.command()
@@ -31,7 +33,7 @@ def warm(doors: Doors, snapshot: str, data_dir: Path, as_json: bool) -> None:
     """
     shown = display()
     try:
-        with doors.connect(data_dir) as client:
+        with noting_interrupt(STAYS), doors.connect(data_dir) as client:
             body = client.call("warm", {"snapshot": snapshot}, progress=lambda report: _show(report, shown)).body
     finally:
         shown.close()

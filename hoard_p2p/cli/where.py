@@ -8,6 +8,7 @@ from hoard_p2p.cli.answers import Fields
 from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import SNAPSHOT, data_dir_option, json_option
 from hoard_p2p.cli.output import table, write_json
+from hoard_p2p.cli.progress import Display, Step, display
 from hoard_p2p.printing import printable, size_text
 
 
@@ -27,12 +28,21 @@ def where(doors: Doors, snapshot: str, data_dir: Path, as_json: bool) -> None:
       hoard where imagenet:2012
       hoard where imagenet:2012 --json | jq -r '.nodes[0].name'
     """
-    with doors.connect(data_dir) as client:
-        body = client.call("where", {"snapshot": snapshot}).body
+    shown = display()
+    try:
+        with doors.connect(data_dir) as client:
+            body = client.call("where", {"snapshot": snapshot}, progress=lambda report: _show(report, shown)).body
+    finally:
+        shown.close()
     if as_json:
         write_json(body)
     else:
         print(where_text(body))
+
+
+def _show(report: Body, shown: Display) -> None:
+    fields = Fields(report)
+    shown.show(Step(fields.text("phase"), fields.number("done"), fields.number("total"), in_bytes=False))
 
 
 def where_text(body: Body) -> str:

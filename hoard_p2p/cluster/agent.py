@@ -19,8 +19,8 @@ from hoard_p2p.cluster.membership import IdConflict, Member, Membership
 from hoard_p2p.cluster.questions import Answer, Greeting, Questions
 from hoard_p2p.cluster.reporting import Reporting
 from hoard_p2p.cluster.standings import Standings
-from hoard_p2p.cluster.strangers import Strangers, discover
-from hoard_p2p.errors import NotFound, PeerUnavailable, Unavailable
+from hoard_p2p.cluster.strangers import Strangers, discover, is_sayable
+from hoard_p2p.errors import NotFound, PeerStrange, PeerUnavailable, Unavailable
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.peer import ClusterView, News, NodeId, OriginId, Peer, Rumour, Standing
 
@@ -75,6 +75,7 @@ class ClusterAgent:
         self._hearsay = asyncio.Event()
         self._hellos = asyncio.Semaphore(HELLOS_AT_ONCE)
         self._probes = asyncio.Semaphore(PROBES_AT_ONCE)
+        self._strange_probes = asyncio.Semaphore(PROBES_AT_ONCE)
 
     async def run(self) -> None:
         """Work until cancelled; leaves no task behind."""
@@ -242,6 +243,8 @@ class ClusterAgent:
                 await self._greet(address)
         except (PeerUnavailable, TimeoutError) as error:
             log.debug("no hello from %s port %d: %r", address.host, address.port, error)
+            if isinstance(error, PeerStrange):
+                self._strangers.cannot_talk(address, error)
             self._dialling.failed(address)
         finally:
             self._asking.discard(address)
@@ -269,7 +272,8 @@ class ClusterAgent:
         if peer.node_id == self._membership.me.node_id:
             return None
         for member in greeting.members:
-            self._membership.heard(member, now)
+            if is_sayable(member, by=peer):
+                self._membership.heard(member, now)
         if self._on_greeting is not None:
             self._on_greeting(greeting, peer)
         return peer
@@ -294,7 +298,7 @@ class ClusterAgent:
         """Probe a peer directly; whether that very node answered."""
         news = self._news_for(peer.node_id)
         try:
-            async with self._probes, asyncio.timeout(self._membership.patience(peer)):
+            async with self._turn_of(peer), asyncio.timeout(self._membership.patience(peer)):
                 answer = await self._questions.probe(peer, news)
         except (PeerUnavailable, TimeoutError) as error:
             log.debug("no answer from %s: %r", peer.url, error)
@@ -302,10 +306,14 @@ class ClusterAgent:
         met = self._met(Address(peer.host, peer.port), answer.hello)
         if met is None:
             return False
-        self._take(answer.news, met)
+        self._take(answer.news, met, met.node_id)
         if self._comparing.is_due(answer.news.digest):
             await self._compare(met)
         return met.node_id == peer.node_id
+
+    def _turn_of(self, peer: Peer) -> asyncio.Semaphore:
+        """Who may never have existed does not keep those of the view waiting."""
+        return self._probes if peer.node_id in self._membership.view().by_id else self._strange_probes
 
     async def _missed(self, peer: Peer) -> None:
         """A peer did not answer: ask it through others before it becomes a suspect."""
@@ -343,21 +351,23 @@ class ClusterAgent:
             tuple(item for item in items if isinstance(item, Standing)),
         )
 
-    def _take(self, news: News, sender: Peer) -> None:
+    def _take(self, news: News, sender: Peer, first_hand: NodeId | None = None) -> None:
         """Believe what there is to believe; the rest makes us ask. What a node tells of itself it tells as it was
-        reached."""
+        reached. `first_hand`: the node that answered this one, and so is who it says."""
         now = self._clock()
         for rumour in news.rumours:
             if rumour.peer.node_id == sender.node_id:
                 rumour = replace(rumour, peer=replace(rumour.peer, host=sender.host, port=sender.port))  # noqa: PLW2901
-            self._membership.told(rumour, now)
-        self._learn(news.standings)
+            if is_sayable(rumour.peer, by=sender):
+                self._membership.told(rumour, now)
+        self._learn(news.standings, first_hand)
         if news.rumours or news.standings:
             self._news.set()
 
-    def _learn(self, standings: Sequence[Standing]) -> None:
+    def _learn(self, standings: Sequence[Standing], first_hand: NodeId | None) -> None:
         for standing in standings:
-            if self._standings.told(standing):
+            start = self._membership.incarnation_of(standing.node_id)
+            if self._standings.told(standing, start, first_hand=standing.node_id == first_hand):
                 latest = self._standings.of(standing.node_id)
                 self._membership.tell(latest or standing)
 
@@ -379,4 +389,4 @@ class ClusterAgent:
                 while told := await self._questions.standings(peer, self._standings.all()):
                     if not any(self._standings.is_later(standing) for standing in told):
                         break
-                    self._learn(told)
+                    self._learn(told, peer.node_id)

@@ -38,7 +38,7 @@ class Resolver:
             async with asyncio.timeout(RESOLVE_TIME):
                 return await asyncio.shield(asyncio.wrap_future(self._pending))
         except (OSError, UnicodeError) as error:  # TimeoutError is an OSError; UnicodeError: it cannot be a name
-            raise Unavailable(f"{host} does not resolve: {error!r}") from error
+            raise Unavailable(f"{host} does not resolve: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _is_literal(host: str) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from hoard_p2p.cluster.clones import Clones
 from hoard_p2p.cluster.outbox import Item, Outbox
-from hoard_p2p.cluster.roster import MAX_KNOWN, Roster, Sample
+from hoard_p2p.cluster.roster import Roster, Sample
 from hoard_p2p.cluster.states import OUTSIDE, Command, Entry, IdConflict, Member, Probe, State, Timing, address_of
 from hoard_p2p.cluster.suspicion import Health, suspicion_time
 from hoard_p2p.cluster.weights import bounded_weights
@@ -62,7 +62,7 @@ class Membership:
             return
         entry = self._roster.entries.get(peer.node_id)
         if entry is None:
-            if len(self._roster.entries) < MAX_KNOWN:
+            if self._roster.takes(peer):
                 self._roster.add(Entry(peer, State.HEARD, now, next_try=now, spread=spread))
         elif peer.incarnation > entry.peer.incarnation or (entry.state is not State.ALIVE and not entry.is_at(peer)):
             entry.candidate = peer
@@ -84,16 +84,20 @@ class Membership:
                 self._clones.note(self._roster.me, peer, now)
             return
         self._health.was_well()
-        entry = self._roster.entries.get(peer.node_id) or self._roster.add(Entry(peer, State.HEARD, now, spread=True))
+        entry = self._roster.met(peer, now)
+        if entry is None:
+            return
         if peer.incarnation > entry.peer.incarnation or boot != entry.boot or entry.verdict is Said.DEAD:
             entry.leaving = None  # that was another start, or no more than a rumour
         self._clones.note_boot(entry, peer, boot, now)
         self._roster.watch(entry)
         entry.accusers = frozenset()
         if entry.state is State.ALIVE and peer.incarnation < entry.peer.incarnation:
-            return  # another process with its id; the record of the later start stands
+            return  # the record of the later start stands
         if entry.state is State.ALIVE and not entry.is_at(peer):
-            entry.other_way = peer
+            entry.other_way = peer  # a later start of it, or somebody who says so: the first has to be gone
+            entry.ask_now |= peer.incarnation > entry.peer.incarnation
+            return
         self._adopt(entry, peer)
         if entry.state is not State.ALIVE:
             entry.worst = 0
@@ -255,12 +259,14 @@ class Membership:
 
     def state_of(self, node_id: NodeId) -> State | None:
         """None: it is not known."""
-        entry = self._roster.entries.get(node_id)
-        return None if entry is None else entry.state
+        return self._roster.state_of(node_id)
 
     def some(self, count: int) -> list[Peer]:
         """Random peers of the view that are not suspected."""
         return self._roster.some(count)
+
+    def incarnation_of(self, node_id: NodeId) -> int:
+        return self._roster.incarnation_of(node_id)
 
     def conflicts(self) -> tuple[IdConflict, ...]:
         """Node ids that two running nodes use, as far as seen in the last minute."""
@@ -351,14 +357,12 @@ class Membership:
     # --- steps
 
     def _adopt(self, entry: Entry, peer: Peer) -> None:
-        keeps_address = entry.state is State.ALIVE and peer.incarnation == entry.peer.incarnation
-        record = replace(peer, host=entry.peer.host, port=entry.peer.port) if keeps_address else peer
         if entry.candidate is not None and address_of(entry.candidate) == address_of(peer):
             entry.candidate = None
-        if record.incarnation > entry.peer.incarnation:
+        if peer.incarnation > entry.peer.incarnation:
             entry.refutation, entry.spread = 0, True
-        if record != entry.peer:
-            entry.peer = record
+        if peer != entry.peer:
+            entry.peer = peer
             self._roster.renew_view()
 
     def _doubt(self, entry: Entry, verdict: Said, now: float) -> None:
@@ -369,7 +373,7 @@ class Membership:
         """The peer is gone: out of the view, tried again ever less often."""
         entry.leaving, entry.accusers, entry.ask_now = None, frozenset(), False
         self._roster.change(entry, state, now)
-        entry.next_try = now + self._backoff(entry)
+        entry.next_try = now + self.timing.backoff(entry.state, entry.failures)
 
     def _age(self, entry: Entry, now: float) -> None:
         timing, age = self.timing, now - entry.since
@@ -383,11 +387,8 @@ class Membership:
                 self._tell(entry, Said.DEAD, accusers)
         elif entry.state is State.ALIVE and entry.accusers and now - entry.accused > 4 * timing.suspicion:
             entry.accusers = frozenset()
-        elif entry.state in OUTSIDE and age >= timing.forget_after:
+        elif entry.state in OUTSIDE and age >= timing.forgotten_after(entry.state):
             self._roster.drop(entry)
-
-    def _backoff(self, entry: Entry) -> float:
-        return min(self.timing.retry_most, self.timing.retry_first * 2.0 ** min(entry.failures, 10))
 
     def _due(self, now: float) -> Iterator[Peer]:
         """Peers outside the view whose time to be tried again has come: those never met first, and few of the gone."""
@@ -395,5 +396,5 @@ class Membership:
         new = [entry for entry in due if not entry.failures][:MAX_BURST]
         old = sorted((entry for entry in due if entry.failures), key=lambda entry: entry.next_try)[:MAX_RETRIES]
         for entry in (*new, *old):
-            entry.next_try = now + self._backoff(entry)
+            entry.next_try = now + self.timing.backoff(entry.state, entry.failures)
             yield entry.peer

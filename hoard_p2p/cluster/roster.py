@@ -1,5 +1,6 @@
 """The peers that a membership knows, and the view made of them. Pure; only `membership` changes entries."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -11,7 +12,11 @@ Sample: TypeAlias = Callable[[Sequence[NodeId], int], Sequence[NodeId]]
 """Draws k distinct items of a sequence in random order: `random.Random(seed).sample`."""
 
 MAX_KNOWN = 8192
-"""Peers remembered at most; hearsay beyond it is dropped, so that a stranger cannot fill the memory."""
+"""Peers remembered at most, so that a stranger cannot fill the memory."""
+MAX_UNMET = 4096
+"""Of these, such as are known by hearsay only: what is made up leaves room for those that answer."""
+MAX_UNMET_AT = 128
+"""The same at one host: nobody can make nodes knock at a third's door without end."""
 
 
 class Roster:
@@ -29,10 +34,24 @@ class Roster:
         self._leases_known = False
         self._alive: list[NodeId] | None = None
         self._round: list[NodeId] = []
+        self._unmet = Counter[str]()
 
     # --- changes
 
+    def takes(self, peer: Peer) -> bool:
+        """Whether there is room for one more that is known by hearsay only."""
+        has_room = len(self.entries) < MAX_KNOWN and self._unmet.total() < MAX_UNMET
+        return has_room and self._unmet[peer.host] < MAX_UNMET_AT
+
+    def met(self, peer: Peer, now: float) -> Entry | None:
+        """The entry of a peer that answered; None if there is no room for one more."""
+        entry = self.entries.get(peer.node_id)
+        if entry is None and len(self.entries) < MAX_KNOWN:
+            entry = self.add(Entry(peer, State.HEARD, now, spread=True))
+        return entry
+
     def add(self, entry: Entry) -> Entry:
+        self._unmet[entry.heard_at] += 1
         self.entries[entry.peer.node_id] = entry
         self.watch(entry)
         return entry
@@ -44,6 +63,7 @@ class Roster:
         self._view = self._alive = None
 
     def drop(self, entry: Entry) -> None:
+        self._count_met(entry)
         del self.entries[entry.peer.node_id]
         self.watched.pop(entry.peer.node_id, None)
 
@@ -56,6 +76,7 @@ class Roster:
 
     def change(self, entry: Entry, state: State, now: float) -> None:
         """Put a peer into a state."""
+        self._count_met(entry)
         self.inside += (state not in OUTSIDE) - (entry.state not in OUTSIDE)
         entry.state, entry.since = state, now
         self._view = self._alive = None
@@ -89,6 +110,15 @@ class Roster:
     def members(self) -> tuple[Member, ...]:
         """Every peer known (not me), by node id."""
         return tuple(self._member(entry) for _, entry in sorted(self.entries.items(), key=lambda each: each[0]))
+
+    def state_of(self, node_id: NodeId) -> State | None:
+        entry = self.entries.get(node_id)
+        return None if entry is None else entry.state
+
+    def incarnation_of(self, node_id: NodeId) -> int:
+        """The latest start of a peer; -1: it is not known."""
+        entry = self.entries.get(node_id)
+        return -1 if entry is None else entry.peer.incarnation
 
     def some(self, count: int, *, without: NodeId | None = None) -> list[Peer]:
         """Random peers that are alive and not suspected, at most `count`."""
@@ -128,6 +158,13 @@ class Roster:
                 yield entry.peer
 
     # --- steps
+
+    def _count_met(self, entry: Entry) -> None:
+        """Called before an entry leaves its state: only new ones are HEARD."""
+        if entry.state is State.HEARD:
+            self._unmet[entry.heard_at] -= 1
+            if not self._unmet[entry.heard_at]:
+                del self._unmet[entry.heard_at]
 
     def _living(self) -> list[NodeId]:
         if self._alive is None:

@@ -17,6 +17,8 @@ MAX_READS = 256
 MAX_NODES = 8192
 MAX_ITEMS = 1 << 18
 """Wants and reads remembered of all nodes together."""
+MOST_LEAP = 4096
+"""Versions that may be missed of a node; who has missed more asks the node itself."""
 LAST_VERSION = (1 << 64) - 1
 
 T = TypeVar("T", bound=Hashable)
@@ -50,11 +52,18 @@ class Standings:
         self._set_own(replace(new, version=self._own.version + 1))
         return True
 
-    def told(self, standing: Standing) -> bool:
+    def told(self, standing: Standing, latest_start: int = LAST_VERSION, *, first_hand: bool = False) -> bool:
         """Somebody told this standing. Returns whether it is news to be passed on: what others tell of me and is not
-        so is answered by a later version of mine."""
+        so is answered by a later version of mine.
+
+        `latest_start`: the incarnation in which the node is known; `first_hand`: it answered this itself. Others could
+        give it such a standing that it can never have a later one: so of what they say a leap counts nothing, nor what
+        is of a start that nobody saw.
+        """
         if standing.node_id == self._own.node_id:
             return self._correct(standing)
+        if not first_hand and self._is_leap(standing, latest_start):
+            return False
         if not self.is_later(standing) or (standing.node_id not in self._of and len(self._of) >= MAX_NODES):
             return False
         known = self._of.get(standing.node_id)
@@ -63,6 +72,11 @@ class Standings:
             return False
         self._put(standing)
         return True
+
+    def _is_leap(self, standing: Standing, latest_start: int) -> bool:
+        known = self._of.get(standing.node_id)
+        version = known.version if known is not None and known.incarnation == standing.incarnation else 0
+        return standing.incarnation > latest_start or standing.version - version > MOST_LEAP
 
     def is_later(self, standing: Standing) -> bool:
         """Whether it is a later one than is known of its node."""
@@ -97,8 +111,8 @@ class Standings:
     def _correct(self, heard: Standing) -> bool:
         if _order(heard) < _order(self._own) or heard == self._own or heard.incarnation > self._own.incarnation:
             return False
-        if heard.version >= LAST_VERSION:
-            return False
+        if heard.version - self._own.version > MOST_LEAP:
+            return False  # nobody believes that
         self._set_own(replace(self._own, version=heard.version + 1))
         return True
 

@@ -56,7 +56,8 @@ class Timing:
 
     A peer that is thought to be well is to answer in `probe_time`, any other in `doubt_time`: a busy one is late.
     A suspect is declared dead after `suspicion` (+ decades) if `confirmations` others got no answer either, after
-    `suspicion_most` times as long if nobody did; longer if this node misses answers of many.
+    `suspicion_most` times as long if nobody did; longer if this node misses answers of many. One that is known by
+    hearsay only and never answered is tried `unmet_tries` times, and once more when it calls.
     """
 
     probe_every: float = 1.0
@@ -75,11 +76,23 @@ class Timing:
     retry_called: float = 5.0
     refute_every: float = 2.0
     forget_after: float = 3600.0
+    unmet_tries: int = 8
+    forget_unmet: float = 600.0
     conflict_shown: float = 60.0
     leave_believed: float = 10.0
     fresh: float = 1.0
     spread_every: float = 0.25
     spread: int = 2
+
+    def backoff(self, state: State, failures: int) -> float:
+        """Seconds until a peer outside of the view is tried again."""
+        if state is State.HEARD and failures >= self.unmet_tries:
+            return self.forget_unmet
+        return min(self.retry_most, self.retry_first * 2.0 ** min(failures, 10))
+
+    def forgotten_after(self, state: State) -> float:
+        """Seconds that a peer outside of the view is remembered for."""
+        return self.forget_unmet if state is State.HEARD else self.forget_after
 
 
 @dataclass(slots=True)
@@ -92,7 +105,8 @@ class Entry:
     `leaving`: since when it is said to be gone, None if it is not; `verdict`: what it is when the next probe fails;
     `ask_now`: to be probed with the next `due`. `refutation` is the highest known of its incarnation, `accusers` are
     those that suspect it since then (`accused`: when the last of them did), `worst` is how ill it was called since
-    then. `spread`: others are to be told of it when it answers for the first time.
+    then. `heard_at`: the host where it was first said to be. `spread`: others are to be told of it when it answers for
+    the first time.
     """
 
     peer: Peer
@@ -107,6 +121,7 @@ class Entry:
     verdict: Said = Said.LEFT
     ask_now: bool = False
     answered: Peer = field(init=False)
+    heard_at: str = field(init=False)
     boot: bytes = b""
     former: dict[bytes, Peer] | None = None
     refutation: int = 0
@@ -116,7 +131,7 @@ class Entry:
     spread: bool = False
 
     def __post_init__(self) -> None:
-        self.answered = self.peer
+        self.answered, self.heard_at = self.peer, self.peer.host
 
     @property
     def is_calm(self) -> bool:

@@ -18,6 +18,7 @@ STATIC_EVERY = 10.0
 """Seconds between two readings of a list: names may resolve later, and files may be edited."""
 MAX_LISTED = 4096
 """Addresses of one list."""
+NO_HOST = frozenset("[](){}<>/?*;,@=!|&\\'\" \t")
 _RANGES = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
 _COMMA = re.compile(r",(?![^\[]*\])")
 
@@ -61,9 +62,14 @@ def _numbers(text: str, part: str) -> list[str]:
 
 def parse_address(text: str) -> Address:
     """The peer that HOST:PORT names. Raises BadRequest."""
-    host, port = parse_listen(text.strip())
+    try:
+        host, port = parse_listen(text.strip())
+    except BadRequest as error:
+        raise BadRequest(f"{text!r} names no peer; write HOST:PORT") from error
     if not port or is_wildcard(host):
         raise BadRequest(f"{text!r} names no peer; write HOST:PORT")
+    if strange := NO_HOST & set(host):
+        raise BadRequest(f"{text!r} is no host: {min(strange)!r} cannot be in one; a node list is node[01-16,20]:PORT")
     return Address(host, port)
 
 

@@ -9,19 +9,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hoard_p2p.errors import ChunkUnavailable, HoardError
 from hoard_p2p.fetch.asking import Keeper, Lane, Questions
+from hoard_p2p.fetch.beside import Beside
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
-from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
+from hoard_p2p.fetch.lanes import Drain, fill_of
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
-from hoard_p2p.fetch.pace import Pace
+from hoard_p2p.fetch.rounds import Rounds
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
-from hoard_p2p.fetch.sources import Favour, Source, Sources
+from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.fetch.tally import Tally
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
@@ -42,6 +43,9 @@ LINGER_SECONDS = 1.0
 KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
+
+MOST_PLANNED = 256
+"""Segments planned ahead, each with the list of its chunks; the one planned first is forgotten for another."""
 
 _Key = tuple[SnapshotId, int]
 
@@ -89,7 +93,9 @@ class Fetcher:
         me: NodeId,
         rack: str = "",
         origins: OriginLane | None = None,
+        asked: int = 48,
     ) -> None:
+        """`asked`: flights at most that are under way only since peers asked for whole segments."""
         self._group = group
         self._executor = executor
         self._keeper = keeper
@@ -110,14 +116,15 @@ class Fetcher:
         self._drain = Drain(
             questions=self._questions,
             origins=origins,
-            shunned=lambda node: favour.shunned(node, asyncio.get_running_loop().time()),
+            favour=favour,
             me=me,
         )
         self._flights: dict[_Key, Flight] = {}
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
-        self._pace = Pace()
+        self._beside = Beside(asked)
+        self._rounds = Rounds(group, sources, self._drain, self._demand, me)
 
     @property
     def received(self) -> int:
@@ -176,7 +183,7 @@ class Fetcher:
         """
         flight = self._flight(segment, first)
         self._begin_fill(flight, first)
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), _relied_on(flight):
             async with asyncio.timeout(timeout):
                 await flight.fill_over.wait()
 
@@ -187,18 +194,38 @@ class Fetcher:
         """Have chunks that are not here brought here, and told of as they land. `waits`: as for a reader; else as a
         part of the whole segment, which is filled. `hops`: how often the question was passed on already."""
         following = Following(chunks, waits=waits)
+        key = (segment.snapshot, segment.number)
+        if not waits and key not in self._flights:
+            self._beside.begin(key)
         flight = self._flight(segment, None)
         flight.hops = max(flight.hops, hops)
         leave = flight.follow(following)
         if not waits:
             self._begin_fill(flight, None)
         try:
-            yield following
+            with nullcontext() if waits else _relied_on(flight):
+                yield following
         finally:
             if waits and following.outstanding and not following.reason:  # it was told `pending`, and asks again
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, leave)
             else:
                 leave()
+
+    def comes_for_peer(self, snapshot: SnapshotId, segment: int) -> bool:
+        """Whether the segment is under way since a peer asked for all of it."""
+        return (snapshot, segment) in self._beside
+
+    async def room_for_peer(self, segment: Segment, seconds: float) -> bool:
+        """Wait until a flight may begin for a peer that asks for all of the segment, or until there is one; false after
+        `seconds`."""
+        key = (segment.snapshot, segment.number)
+        return await self._beside.room(lambda: key in self._flights, seconds)
+
+    def handed(self, segment: Segment, peer: Peer, chunks: Iterable[Wanted]) -> None:
+        """A peer has read these in this node's place: what a flight lacks of them comes from there."""
+        flight = self._flights.get((segment.snapshot, segment.number))
+        if flight is not None:
+            self._group.create_task(self._drain.take_handed(flight, self._demand, peer, tuple(chunks)))
 
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
@@ -212,16 +239,18 @@ class Fetcher:
         if key in self._flights or key in self._planned:
             ended()
             return
+        if len(self._planned) >= MOST_PLANNED:
+            self._planned.pop(next(iter(self._planned))).ended()
         self._planned[key] = _Planned(segment, ended)
         self._start_ahead()
 
     def stop_ahead(self, snapshot: SnapshotId) -> None:
-        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and not waited for ends
-        with the batch that it is at."""
+        """Nobody reads this snapshot any more: what is planned is dropped, what is under way and nobody else counts on
+        ends with the batch that it is at."""
         for key in [key for key in self._planned if key[0] == snapshot]:
             self._planned.pop(key).ended()
         for key in [key for key in self._ahead if key[0] == snapshot]:
-            self._flights[key].fills = False
+            self._flights[key].fills = bool(self._flights[key].relied)
 
     def _start_ahead(self) -> None:
         while self._planned and len(self._ahead) < AHEAD_FLIGHTS:
@@ -241,6 +270,7 @@ class Fetcher:
             if planned is not None:
                 flight.ended = planned.ended
             self._group.create_task(self._fly(key, flight))
+            self._beside.stir()
         return flight
 
     def _begin_fill(self, flight: Flight, first: Peer | None) -> None:
@@ -277,6 +307,7 @@ class Fetcher:
             flight.fills = False
             flight.end(lambda chunk_id: f"chunk {short(chunk_id)}: {why}")
             flight.ended()
+            self._beside.end(key)
             self._ahead.discard(key)
             self._start_ahead()
 
@@ -306,10 +337,11 @@ class Fetcher:
             if flight.waited() and not flight.due():  # all of it is being brought
                 await flight.stirred(MOMENT)
                 continue
-            over = await self._demand_round(flight)
-            while flight.filling and flight.waited() and not flight.late():
-                await flight.stirred(LULL)  # it may bring what the others lack
-            if not over or flight.late() or not flight.waited():
+            over = await self._rounds.demand(flight)
+            if flight.filling:  # it may bring what the others lack; who did not answer may do so before it is over
+                await flight.pause(pause, lambda: not flight.filling)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            if not over or flight.filling or flight.late() or not flight.waited():
                 continue
             if flight.deferred:
                 await flight.stirred(MOMENT)
@@ -320,44 +352,6 @@ class Fetcher:
             await flight.pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _demand_round(self, flight: Flight) -> bool:
-        """Ask each source in turn. One that has what is waited for, and is slow, goes on while the next one is asked
-        too; nobody is given up before all have answered. Returns false if some were not asked, since the fill lane was
-        bringing all that is waited for: it may yet fail to."""
-        slow: set[asyncio.Task[None]] = set()
-        async for source in self._sources.demand(flight):
-            if not flight.due():
-                return False
-            task = self._group.create_task(self._drained(flight, source))
-            task.add_done_callback(lambda _: flight.stir())
-            if source.mode is not None:
-                await task
-            elif not await self._keeps_pace(flight, task, source.peer.node_id):
-                slow.add(task)
-        while flight.due() and (slow := {task for task in slow if not task.done()}):
-            await flight.stirred(LULL)
-        return True
-
-    async def _drained(self, flight: Flight, source: Source) -> None:
-        try:
-            await self._drain.drain(demand_of(flight, self._demand), source)
-        except HoardError as error:
-            log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
-        except Exception:  # the door of this task: a bug must not end the group, and the node with it
-            log.exception("asking %s for segment %d failed", source.peer.name, flight.segment.number)
-
-    async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", node: NodeId) -> bool:
-        """Wait for a source; false once it has brought nothing for longer than it usually takes."""
-        loop = asyncio.get_running_loop()
-        began, before = loop.time(), flight.landings
-        while not task.done():
-            await asyncio.wait({task}, timeout=self._pace.patience(node))
-            if flight.landings == before and not task.done():
-                return False
-            before = flight.landings
-        self._pace.took(node, loop.time() - began)
-        return True
-
     def _give_up(self, key: _Key, flight: Flight) -> None:
         """Everybody answered, and nobody has what is asked for."""
         nowhere = frozenset(flight.nowhere())
@@ -367,6 +361,15 @@ class Fetcher:
         if len(self._verdicts) > KEPT_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+
+
+@contextmanager
+def _relied_on(flight: Flight) -> Iterator[None]:
+    flight.relied += 1
+    try:
+        yield
+    finally:
+        flight.relied -= 1
 
 
 def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:

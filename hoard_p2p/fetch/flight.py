@@ -32,6 +32,10 @@ BEGIN_SECONDS = 0.1
 MOMENT = 0.05
 """Seconds after which a lane looks again whether the other one still makes progress."""
 
+LEAVE_SECONDS = 2.0
+"""So long at most somebody who waits leaves a chunk to the fill lane, however well that gets on: it may have much to
+bring before that one, or come from a peer that does not want to get on."""
+
 LULL = 0.5
 """Seconds after which a lane looks again though nothing stirred; what it waits for stirs."""
 
@@ -47,15 +51,13 @@ class Flight:
     def __init__(self, segment: Segment, first: Peer | None, clock: Callable[[], float]) -> None:
         self.segment = segment
         self.first = first
-        self.fills = False
-        self.filling = False
-        """The fill lane is at work."""
+        self.fills = self.filling = False
+        """All of it is to be brought; the fill lane is at work."""
         self.missing: dict[ChunkId, Wanted] = {}
         # Somebody did not answer in this round, and another one may go better; or sent wrong bytes, and so did not tell
         # what else it has.
-        self.unreachable = self.unclear = False
-        self.deferred = False
-        """In this round something that is waited for was left to the fill lane: not everybody was asked for it."""
+        # Deferred: something that is waited for was left to the fill lane, so not everybody was asked for it.
+        self.unreachable = self.unclear = self.deferred = False
         self.begun = asyncio.Event()
         """What is missing is known."""
         self.fill_over = asyncio.Event()
@@ -64,8 +66,9 @@ class Flight:
         self.ended: Callable[[], None] = lambda: None
         self.without: set[NodeId] = set()
         """Readers of the origin that said they cannot, or were silent for too long."""
-        self.hops = 0
-        """How often the question for the origin that brought this flight about was passed on."""
+        self.hops = self.relied = self.landings = 0
+        """How often the question for the origin that brought this flight about was passed on; those who count on all of
+        the segment being brought; chunks that landed."""
         self._clock = clock
         self._tried: dict[str, str] = {}
         self._waiting: dict[ChunkId, list[asyncio.Future[Landed]]] = {}
@@ -74,9 +77,12 @@ class Flight:
         self._round: set[ChunkId] = set()
         self._stir = asyncio.Event()
         self._demanded: Counter[ChunkId] = Counter()
-        self.landings = 0
+        self._handed, self._once_handed = set[ChunkId](), set[ChunkId]()
+        self._left_since: dict[ChunkId, float] = {}
+        """Since when a chunk that is waited for is left to the fill lane."""
         self._filled: frozenset[ChunkId] = frozenset()
         self._progress = float("-inf")
+        self._tellers: list[Callable[[], None]] = []
 
     def begin(self, missing: Iterable[Wanted]) -> None:
         self.missing = {chunk.chunk_id: chunk for chunk in missing}
@@ -88,6 +94,7 @@ class Flight:
         future: asyncio.Future[Landed] = asyncio.get_running_loop().create_future()
         self._wanted[chunk.chunk_id] = chunk
         self._waiting.setdefault(chunk.chunk_id, []).append(future)
+        self._tell_landings()  # it may have come, untold since nobody waited
         if chunk.chunk_id not in self._round:
             self._stir.set()
         return future
@@ -95,6 +102,7 @@ class Flight:
     def follow(self, following: Following) -> Callable[[], None]:
         """What lands of the chunks of `following` is told to it, until the returned function is called."""
         self._followers.append(following)
+        self._tell_landings()
         self._stir.set()
 
         def leave() -> None:
@@ -112,10 +120,12 @@ class Flight:
                 del self._waiting[chunk_id]
         waited = set(self._waiting)
         for following in self._followers:
-            if following.waits:
+            if following.waits and not following.reason:
                 waited.update(following.outstanding)
         for chunk_id in self._wanted.keys() - waited:
             del self._wanted[chunk_id]
+        for chunk_id in self._left_since.keys() - waited:
+            del self._left_since[chunk_id]
         return waited
 
     def _wanted_chunk(self, chunk_id: ChunkId) -> Wanted:
@@ -126,6 +136,23 @@ class Flight:
 
     # --- what arrives
 
+    def awaited(self) -> bool:
+        """Whether somebody is to be told of each landing at once. From any thread."""
+        return bool(self._waiting or self._followers)
+
+    @contextmanager
+    def landing(self, tell: Callable[[], None]) -> Iterator[None]:
+        """`tell` lands what came meanwhile and was not told yet."""
+        self._tellers.append(tell)
+        try:
+            yield
+        finally:
+            self._tellers.remove(tell)
+
+    def _tell_landings(self) -> None:
+        for tell in list(self._tellers):
+            tell()
+
     def land(self, chunk_id: ChunkId, landed: Landed) -> None:
         self.landings += 1
         self.missing.pop(chunk_id, None)
@@ -133,16 +160,19 @@ class Flight:
         self._wanted.pop(chunk_id, None)
         if chunk_id in self._filled:
             self._progress = self._clock()
-        for future in self._waiting.pop(chunk_id, ()):
+        waiting = self._waiting.pop(chunk_id, ())
+        for future in waiting:
             if not future.done():
                 future.set_result(landed)
         for following in self._followers:
             following.land(chunk_id, landed)
-        self._stir.set()
+        if waiting or self._followers or not self.missing:  # else nobody's plans depend on it
+            self._stir.set()
 
     def begin_round(self, place: Callable[[ChunkId], Place | None]) -> None:
         """Look after chunks that are waited for and not counted missing: here already (they came between a reader's
         look and this flight), or lost since the flight began."""
+        self._tell_landings()
         for chunk_id in self.waited() - self.missing.keys():
             here = place(chunk_id)
             if here is None:
@@ -159,17 +189,25 @@ class Flight:
 
     def due(self) -> list[Wanted]:
         """What the demand lane is to ask for: all that is waited for, but for what the fill lane is bringing."""
-        waited = self.waited()
-        if self._clock() - self._progress < PROGRESS_SECONDS:
-            self.deferred |= not waited.isdisjoint(self._filled)
-            waited -= self._filled
+        waited, now = self.waited(), self._clock()
+        self.deferred |= not waited.isdisjoint(self._handed)
+        waited -= self._handed
+        if now - self._progress < PROGRESS_SECONDS:
+            left = {
+                chunk_id
+                for chunk_id in waited & self._filled
+                if now - self._left_since.setdefault(chunk_id, now) < LEAVE_SECONDS
+            }
+            self.deferred |= bool(left)
+            waited -= left
         return [chunk for chunk_id, chunk in self.missing.items() if chunk_id in waited]
 
     def rest(self) -> list[Wanted]:
         """What the fill lane is to ask for: everything, but for what the demand lane is asking for."""
         if not self.fills:
             return []
-        return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in self._demanded]
+        others = self._demanded.keys() | self._handed
+        return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in others]
 
     def nowhere(self) -> list[ChunkId]:
         """What nobody has, now that all have answered: what is waited for, and the rest if the fill asked for it."""
@@ -190,6 +228,23 @@ class Flight:
             yield
         finally:
             self._demanded -= asked
+            self._stir.set()
+
+    def still_missing(self, chunks: Iterable[Wanted]) -> list[Wanted]:
+        return [chunk for chunk in chunks if chunk.chunk_id in self.missing]
+
+    @contextmanager
+    def handing(self, chunks: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+        """Some of these come from who read them in this node's place meanwhile, and neither lane asks for them: each is
+        waited for so but once, whoever says that he has it."""
+        fresh = [chunk for chunk in self.still_missing(chunks) if chunk.chunk_id not in self._once_handed]
+        handed = {chunk.chunk_id for chunk in fresh}
+        self._once_handed |= handed
+        self._handed |= handed
+        try:
+            yield fresh
+        finally:
+            self._handed -= handed
             self._stir.set()
 
     @contextmanager
@@ -228,17 +283,18 @@ class Flight:
         self._stir.set()
 
     async def stirred(self, seconds: float) -> None:
-        """Until something landed, a lane ended its question, or somebody came; at most `seconds`."""
+        """Until something landed that somebody waits for, or the last chunk, a lane ended its question, or somebody
+        came; at most `seconds`."""
         self._stir.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stir.wait()
 
-    async def pause(self, seconds: float) -> None:
-        """Until the next round is due, or somebody comes for a chunk that no round has asked for."""
+    async def pause(self, seconds: float, over: Callable[[], bool] = lambda: False) -> None:
+        """Until the next round is due, it is `over`, or somebody comes for a chunk that no round has asked for."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while not self.late() and self.waited() and (left := end - loop.time()) > 0:
+        while not over() and not self.late() and self.waited() and (left := end - loop.time()) > 0:
             await self.stirred(left)
 
     def fill_ended(self) -> None:

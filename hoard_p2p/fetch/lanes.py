@@ -12,12 +12,12 @@ from hoard_p2p.fetch.asking import Answer, Lane, Questions
 from hoard_p2p.fetch.flight import MOMENT, Flight
 from hoard_p2p.fetch.origins import OriginLane
 from hoard_p2p.fetch.segment import Wanted, next_batch
-from hoard_p2p.fetch.sources import Source
+from hoard_p2p.fetch.sources import Favour, Source
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import AskMode
 from hoard_p2p.peer import NodeId, Peer
 
-PATIENCE = 16
+PATIENCE_WRONG = 16
 """Times that a peer may send wrong bytes that did so before, and is the last resort."""
 
 
@@ -48,12 +48,12 @@ class Drain:
         *,
         questions: Questions,
         origins: OriginLane,
-        shunned: Callable[[NodeId], bool],
+        favour: Favour,
         me: NodeId,
     ) -> None:
         self._questions = questions
         self._origins = origins
-        self._shunned = shunned
+        self._favour = favour
         self._me = me
 
     async def drain(self, ask: Ask, source: Source) -> None:
@@ -69,9 +69,9 @@ class Drain:
         """What a peer has, batch by batch.
 
         A peer is left when it sends wrong bytes; one that did so before, and is the last resort, only when it did so
-        `PATIENCE` times, and is asked each time without the first chunk that it did not give."""
+        `PATIENCE_WRONG` times, and is asked each time without the first chunk that it did not give."""
         flight, refused = ask.flight, set[ChunkId]()
-        patience = PATIENCE if self._shunned(source.peer.node_id) else 0
+        patience = PATIENCE_WRONG if self._favour.shunned(source.peer.node_id, asyncio.get_running_loop().time()) else 0
         while candidates := [chunk for chunk in ask.candidates() if chunk.chunk_id not in refused]:
             flight.tell(source.peer)
             batch = next_batch(candidates, flight.waited())
@@ -93,41 +93,68 @@ class Drain:
 
     async def _follow(self, ask: Ask, source: Source) -> None:
         """What a peer gets while it is asked. It may say again and again that it is about to: it is left when it says
-        that it cannot, fails, or sent nothing for too long."""
+        that it cannot, fails, or sent nothing for too long. That is counted while it is being asked: not what its other
+        questions, or our own threads, keep this one waiting."""
         flight, peer = ask.flight, source.peer
-        clock = asyncio.get_running_loop().time
-        began = heard = clock()
+        silence = waited = 0.0
         while candidates := ask.candidates():
             flight.tell(peer, "has not got it yet")
             answer = await self._asked(ask, source, candidates)
-            if answer.given:
-                began = heard = clock()
-            if answer.over or clock() - heard > ask.lane.silence.allowed(
-                peer.node_id, source.mode, source.place, clock()
-            ):
-                if not answer.over:
-                    ask.lane.silence.passed_by(peer.node_id)
-                flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {clock() - heard:.1f} s")
+            silence, waited = (0.0, 0.0) if answer.given else (silence + answer.took, waited + answer.took)
+            if answer.over or silence > self._allowed(ask, source):
+                flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {silence:.1f} s")
                 flight.unreachable |= not answer.over
+                self._passed_by(ask, source, answer)
                 break
-            if ask.reader_waits and await self._bypassed(ask, clock() - began):
-                began = clock()
+            if ask.reader_waits and source.mode is AskMode.FETCH and await self._bypassed(ask, waited):
+                waited = 0.0
             elif not answer.given:
-                await flight.stirred(MOMENT / 10)  # it waited for us, if it is as it should be
+                paused = await self._pause(flight, answer.took)
+                silence, waited = silence + paused, waited + paused
         if source.mode is AskMode.FETCH and ask.candidates():
             flight.without.add(peer.node_id)
 
+    @staticmethod
+    def _allowed(ask: Ask, source: Source) -> float:
+        """Seconds that this source may send nothing."""
+        now = asyncio.get_running_loop().time()
+        return ask.lane.silence.allowed(source.peer.node_id, source.mode, source.place, now)
+
+    def _passed_by(self, ask: Ask, source: Source, answer: Answer) -> None:
+        """A source that was silent is not waited for again so soon, for other segments."""
+        if not answer.over:
+            ask.lane.silence.passed_by(source.peer.node_id)
+        elif not answer.useless:
+            return
+        if source.mode is AskMode.GATE:
+            self._favour.tire(source.peer.node_id, asyncio.get_running_loop().time())
+        elif source.mode is AskMode.FETCH:
+            self._origins.silent(source.peer)
+
+    @staticmethod
+    async def _pause(flight: Flight, took: float) -> float:
+        """Between two questions that brought nothing: a moment if the peer waited for us, as it should; else longer.
+        The seconds that it took."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await flight.stirred(MOMENT / 10 if took >= MOMENT else 2 * MOMENT)
+        return clock() - began
+
     async def _read_here(self, ask: Ask, me: Peer) -> None:
-        """Read what is missing from the origin: this node is the one to do that."""
-        while candidates := ask.candidates():
+        """Read what is missing from the origin: this node is the one to do that. What it cannot give is left to who may
+        see more of it."""
+        refused = set[ChunkId]()
+        while candidates := [chunk for chunk in ask.candidates() if chunk.chunk_id not in refused]:
             batch = next_batch(candidates, ask.flight.waited())
             with ask.asking(batch):
                 answer = await self._questions.read(ask.flight, ask.lane, me, batch)
-            if answer.useless or len(answer.given) < len(batch):
-                if answer.useless:
-                    ask.flight.unreachable = True
+            refused.update(batch[index].chunk_id for index in answer.absent)
+            if answer.useless or len(answer.given) + len(answer.absent) < len(batch):
+                ask.flight.unreachable |= bool(answer.useless)
                 ask.flight.without.add(me.node_id)
                 return
+        if refused:
+            ask.flight.without.add(me.node_id)
 
     async def _bypassed(self, ask: Ask, waited: float) -> bool:
         """Whether the origin was read here although another node should, since that one is late."""
@@ -141,5 +168,12 @@ class Drain:
             return False
         self._origins.bypassed(flight.segment, reader, size)
         with ask.asking(batch):
-            await self._questions.read(flight, ask.lane, reader, batch)
+            answer = await self._questions.read(flight, ask.lane, reader, batch)
+        self._origins.handed(flight.segment, reader, [batch[index] for index in answer.given])
         return True
+
+    async def take_handed(self, flight: Flight, lane: Lane, peer: Peer, chunks: Sequence[Wanted]) -> None:
+        """Another node has read these in this one's place."""
+        with flight.handing(chunks) as fresh:
+            ask = Ask(flight, lane, lambda: flight.still_missing(fresh), flight.demanding, False)
+            await self._take(ask, Source(peer))

@@ -14,12 +14,15 @@ from hoard_p2p.peer import NodeId
 GATE_SECONDS, GATE_BUSY = 2.0, 4.0
 """A gateway that sent nothing for so long is passed by; the second one while it gives of other segments."""
 
-READER_SECONDS, READER_BUSY = 5.0, 15.0
-"""A reader of the origin that sent nothing for so long is replaced."""
+READER_SECONDS, READER_BUSY, READERS_WAITED_FOR = 5.0, 15.0, 2
+"""A reader of the origin that sent nothing for so long is replaced. The one that takes over may have to wait for the
+first one itself, so it gets so much longer, and so forth up to so many times."""
 
-CHAIN_SECONDS, CHAIN_BUSY, CHAIN_STEP = 3.0, 15.0, 0.25
+CHAIN_SECONDS, CHAIN_BUSY, CHAIN_STEP, CHAIN_LONGEST = 6.0, 15.0, 0.25, 30.0
 """A predecessor that sent nothing for so long is passed by: longer for each node before it, since the first chunk
-takes its time through each of them."""
+takes its time through each of them, but not for minutes in a chain of hundreds. More than a node that hangs is given:
+who is behind one that waits for it would otherwise go to another rack, one and all, just before it turns elsewhere
+itself."""
 
 BUSY_SECONDS = 3.0
 """A source that gave something within this time is busy."""
@@ -51,12 +54,13 @@ class Silence:
         self._passed[node] = None
 
     def allowed(self, node: NodeId, mode: AskMode | None, place: int, now: float) -> float:
-        """Seconds, for a source asked in that mode. `place`: of this node in the chain."""
+        """Seconds, for a source asked in that mode. `place`: of this node in the chain; for FETCH, how many readers
+        were tried before."""
         busy = now - self._gave.get(node, float("-inf")) < BUSY_SECONDS
         if mode is AskMode.GATE:
             return GATE_BUSY if busy else GATE_SECONDS
         if mode is AskMode.FETCH:
-            return READER_BUSY if busy else READER_SECONDS
+            return READER_BUSY if busy else READER_SECONDS * (1 + min(place, READERS_WAITED_FOR))
         if node in self._passed:
             return AGAIN_SECONDS
-        return (CHAIN_BUSY if busy else CHAIN_SECONDS) + CHAIN_STEP * place
+        return min((CHAIN_BUSY if busy else CHAIN_SECONDS) + CHAIN_STEP * place, CHAIN_LONGEST)

@@ -6,41 +6,42 @@ neighbour holds does not come from another rack once more.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hoard_p2p.errors import Unavailable
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
+from hoard_p2p.fetch.records import AskResidency, Records
 from hoard_p2p.fetch.segment import Segment
-from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import AskMode, Residency
+from hoard_p2p.ids import ChunkId, SnapshotId
+from hoard_p2p.interfaces import AskMode
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import candidates, draw
 
 SHUN_SECONDS = 30.0
+TIRED_SECONDS = 15.0
+"""For so long a gateway that sent nothing in time is not asked: else each segment would wait for it anew."""
+
 LAST_RESORT = 8
 """Peers asked though neither placement nor residency points at them: a part of a segment is in nobody's record."""
 
 EVERYBODY = 1024
-RESIDENCY_MAX_AGE = 5.0
 RESIDENCY_TIMEOUT = 2.0
 """Seconds that all peers together get to tell what they hold: a reader waits meanwhile."""
 
 NEIGHBOUR_TIMEOUT = 0.1
 """The same for those in this node's rack, whom a reader may do without."""
 
-ASKED_AT_ONCE = 64
-KEPT_RECORDS = 4096
+KEPT_RANKS = 256
 READERS_TRIED = 4
 """Readers of the origin that one round tries, each after the one before it failed."""
 
 
 class Source(NamedTuple):
-    """A peer to ask. `mode` None: for what it has (`PeerChunks`). `place`: this node's place in the chain, for CHAIN.
-    FETCH of this node itself: read the origin here."""
+    """A peer to ask. `mode` None: for what it has (`PeerChunks`). `place`: this node's place in the chain, for CHAIN
+    and GATE; for FETCH, the readers that were tried before. FETCH of this node itself: read the origin here."""
 
     peer: Peer
     mode: AskMode | None = None
@@ -61,9 +62,11 @@ NO_COURSE = Course(None, (), 0)
 
 @dataclass
 class Favour:
-    """Which peers sent wrong bytes lately. Time is handed in."""
+    """Which peers sent wrong bytes lately, and which said for too long that they were about to send something. Time is
+    handed in."""
 
     _until: dict[NodeId, float] = field(default_factory=dict)
+    _tired: dict[NodeId, float] = field(default_factory=dict)
     counted: dict[NodeId, int] = field(default_factory=dict)
 
     def shun(self, node: NodeId, now: float) -> None:
@@ -72,6 +75,13 @@ class Favour:
 
     def shunned(self, node: NodeId, now: float) -> bool:
         return self._until.get(node, now) > now
+
+    def tire(self, node: NodeId, now: float) -> None:
+        self._tired = {known: until for known, until in self._tired.items() if until > now}
+        self._tired[node] = now + TIRED_SECONDS
+
+    def tired(self, node: NodeId, now: float) -> bool:
+        return self._tired.get(node, now) > now
 
 
 class Sources:
@@ -84,7 +94,8 @@ class Sources:
         *,
         view: Callable[[], ClusterView],
         replicas: Callable[[SnapshotId], int],
-        residency: Callable[[Peer, SnapshotId], Awaitable[Residency | None]],
+        residency: AskResidency,
+        group: asyncio.TaskGroup,
         favour: Favour,
         suspects: Callable[[], Container[NodeId]],
         clock: Callable[[], float],
@@ -96,30 +107,32 @@ class Sources:
         snapshot, were unchanged for a while: before, nothing is filled along a chain or from the origin."""
         self._view = view
         self._replicas = replicas
-        self._ask_residency = residency
         self._favour = favour
         self._suspects = suspects
         self._clock = clock
         self._course = course
         self._settled = settled
         self._origins = origins or NoOrigin()
-        self._records: dict[tuple[NodeId, SnapshotId], tuple[float, Residency | None]] = {}
+        self._ranked: OrderedDict[ChunkId, tuple[ClusterView, list[Peer]]] = OrderedDict()
+        self._records = Records(residency, clock, group)
 
     async def demand(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for what somebody waits for, best first; `flight.first` before all others."""
-        for gateway in self._gateways(flight):
-            if gateway.node_id not in self._suspects():
-                yield Source(gateway, AskMode.GATE)
+        course = self._course_of(flight)
+        for gateway in course.gateways:
+            if gateway.node_id not in self._suspects() and not self._favour.tired(gateway.node_id, self._clock()):
+                yield Source(gateway, AskMode.GATE, course.place)
         async for source in self._having(flight, reads=True):
             yield source
 
-    def _gateways(self, flight: Flight) -> tuple[Peer, ...]:
-        """Who brings things into this node's rack. Not for the origin's reader: they would ask it in turn."""
-        if flight.segment.number < 0 or flight.first is not None:
-            return ()
+    def _course_of(self, flight: Flight) -> Course:
+        """Who brings things into this node's rack. Nobody for the origin's reader, or for whom another node takes for
+        that: the gateway would ask it in turn."""
+        if flight.segment.number < 0 or flight.first is not None or flight.hops:
+            return NO_COURSE
         reader = self._origins.reader(flight.segment, ())
         is_reader = reader is not None and reader.node_id == self._view().me
-        return () if is_reader else self._course(flight.segment).gateways
+        return NO_COURSE if is_reader else self._course(flight.segment)
 
     async def fill(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
@@ -155,12 +168,12 @@ class Sources:
             return []
         near = [peer for peer in view.others if peer.rack == rack and peer.node_id not in suspects]
         usable = [peer for peer in near if not self._favour.shunned(peer.node_id, now)]
-        return await self._holders(draw(usable, segment.key), segment, NEIGHBOUR_TIMEOUT)
+        return await self._records.holders(draw(usable, segment.key), segment, NEIGHBOUR_TIMEOUT)
 
     async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
         segment = flight.segment
         now, view, suspects = self._clock(), self._view(), self._suspects()
-        ranked = [peer for peer in candidates(view.peers, segment.key) if peer.node_id != view.me]
+        ranked = [peer for peer in self._candidates(view, segment) if peer.node_id != view.me]
         ranked.sort(key=lambda peer: peer.node_id in suspects)
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()
@@ -171,7 +184,7 @@ class Sources:
                 yield Source(peer)
         rest = [peer for peer in usable if peer.node_id not in asked]
         if segment.number >= 0:
-            for peer in await self._holders(rest, segment, RESIDENCY_TIMEOUT):
+            for peer in await self._records.holders(rest, segment, RESIDENCY_TIMEOUT):
                 asked.add(peer.node_id)
                 yield Source(peer)
         for source in self._readers(flight) if reads else ():
@@ -184,13 +197,23 @@ class Sources:
         for peer in [peer for peer in ranked if self._favour.shunned(peer.node_id, now)][:LAST_RESORT]:
             yield Source(peer)
 
+    def _candidates(self, view: ClusterView, segment: Segment) -> list[Peer]:
+        """Kept: of 1,000 peers it takes milliseconds, and a flight has many rounds."""
+        known = self._ranked.pop(segment.key, None)
+        if known is None or known[0] is not view:
+            known = (view, candidates(view.peers, segment.key))
+        self._ranked[segment.key] = known
+        if len(self._ranked) > KEPT_RANKS:
+            self._ranked.popitem(last=False)
+        return known[1]
+
     def _readers(self, flight: Flight) -> Iterator[Source]:
         """The reader of the origin, and who takes over while each one fails."""
-        for _ in range(READERS_TRIED):
+        for tried in range(READERS_TRIED):
             reader = self._origins.reader(flight.segment, flight.without)
             if reader is None:
                 return
-            yield Source(reader, AskMode.FETCH)
+            yield Source(reader, AskMode.FETCH, tried)
             if reader.node_id not in flight.without:
                 return
 
@@ -198,40 +221,3 @@ class Sources:
     def _last_resort(segment: Segment) -> int:
         """How many peers to try blindly. No record tells who has a catalog, so for its chunks it is all of them."""
         return LAST_RESORT if segment.number >= 0 else EVERYBODY
-
-    async def _holders(self, peers: Sequence[Peer], segment: Segment, seconds: float) -> list[Peer]:
-        """Those of `peers` whose record says that they hold the segment, asked at the same time, within a deadline.
-        Who misses it is not asked for its record again for a while."""
-        asked = peers[:ASKED_AT_ONCE]
-        records: dict[NodeId, Residency | None] = {}
-
-        async def ask(peer: Peer) -> None:
-            records[peer.node_id] = await self._residency(peer, segment.snapshot)
-
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-                for peer in asked:
-                    group.create_task(ask(peer))
-        now = self._clock()
-        for peer in asked:
-            if peer.node_id not in records:
-                self._records[peer.node_id, segment.snapshot] = (now, None)
-        held = {node for node, record in records.items() if record is not None and record.holds(segment.number)}
-        return [peer for peer in asked if peer.node_id in held]
-
-    async def _residency(self, peer: Peer, snapshot: SnapshotId) -> Residency | None:
-        key = (peer.node_id, snapshot)
-        known = self._records.get(key)
-        now = self._clock()
-        if known is not None and now - known[0] < RESIDENCY_MAX_AGE:
-            return known[1]
-        try:
-            record = await self._ask_residency(peer, snapshot)
-        except Unavailable:
-            record = None
-        self._records[key] = (now, record)
-        if len(self._records) > KEPT_RECORDS:
-            self._records = {
-                known: entry for known, entry in self._records.items() if now - entry[0] < RESIDENCY_MAX_AGE
-            }
-        return record

@@ -5,7 +5,8 @@ could answer would stop those that others can.
 """
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from hoard_p2p.peer import NodeId
@@ -20,6 +21,7 @@ FIRST_SILENCE, LONGEST_SILENCE = 0.25, 2.0
 @dataclass(slots=True)
 class _Peer:
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    trial: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     until: float = 0.0
     silence: float = 0.0
     reason: str = ""
@@ -31,9 +33,17 @@ class Turns:
     def __init__(self) -> None:
         self._peers: dict[NodeId, _Peer] = {}
 
-    def turn(self, node: NodeId) -> AbstractAsyncContextManager[None]:
-        """Hold it while the peer is asked."""
-        return self._peer(node).turn
+    @asynccontextmanager
+    async def turn(self, node: NodeId) -> AsyncIterator[None]:
+        """Hold it while the peer is asked. One that failed is asked one thing at a time until it answers: it may take
+        its time to fail again, and a thread with it."""
+        peer = self._peer(node)
+        async with peer.turn:
+            if not peer.silence:
+                yield
+                return
+            async with peer.trial:
+                yield
 
     def silent(self, node: NodeId, now: float) -> str:
         """Why the peer is left alone for now; empty if it is not."""

@@ -13,6 +13,11 @@ from hoard_p2p.placement import mix64
 
 WINDOW_BYTES = 96 << 20
 WINDOW_SEGMENTS = 12
+ASKED_SEGMENTS = 48
+"""Segments that are under way only since peers asked for them, at most. They take no place in the window: what comes
+late to this node along its chains would keep out what comes early, and its successors would stand still. With N nodes
+about N / 8 segments of 8 chunks each are on their way along their chains at a time (docs/simulations.md)."""
+
 STRETCH = 16
 """Segments in a row that stay in order: about 128 MiB."""
 
@@ -26,7 +31,9 @@ def common_order(snapshot: SnapshotId, segments: int) -> list[int]:
 
 
 class Window:
-    """Event in, instructions out: `take` says what to begin now; each of these ends by `done` or `failed`."""
+    """Event in, instructions out: `take` says what to begin now; each of these ends by `done` or `failed`.
+
+    What comes anyway, since a peer asked for it, is taken up in its turn, and takes no place."""
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Window:
         self._most_segments = most_segments
         self._under_way: dict[int, int] = {}
         self._bytes = 0
+        self._beside: set[int] = set()
         self._tries: dict[int, int] = {}
         self.lost: list[int] = []
         """What failed `TRIES` times."""
@@ -49,28 +57,40 @@ class Window:
     @property
     def over(self) -> bool:
         """Nothing is left to do, or to wait for."""
-        return not self._waiting and not self._under_way
+        return not self._waiting and not self._under_way and not self._beside
 
     @property
     def under_way(self) -> Sequence[int]:
-        return list(self._under_way)
+        return [*self._under_way, *self._beside]
 
-    def take(self) -> list[int]:
-        """Segments to begin now; one at least is always under way, however large."""
+    def take(self, comes: Callable[[int], bool] = lambda _: False) -> list[int]:
+        """Segments to begin now; one at least is always under way, however large. `comes`: whether a segment is under
+        way for a peer."""
         taken: list[int] = []
-        while self._waiting and len(self._under_way) < self._most_segments:
-            size = self._size_of(self._waiting[0])
-            if self._under_way and self._bytes + size > self._most_bytes:
+        while self._waiting:
+            number = self._waiting[0]
+            if comes(number):
+                self._beside.add(number)
+            elif self._fits(number):
+                self._under_way[number] = self._size_of(number)
+                self._bytes += self._under_way[number]
+            else:
                 break
-            number = self._waiting.popleft()
-            self._under_way[number] = size
-            self._bytes += size
-            taken.append(number)
+            taken.append(self._waiting.popleft())
         return taken
+
+    def _fits(self, number: int) -> bool:
+        if not self._under_way:
+            return True
+        size = self._bytes + self._size_of(number)
+        return len(self._under_way) < self._most_segments and size <= self._most_bytes
 
     def done(self, segment: int) -> None:
         """It is here."""
-        self._bytes -= self._under_way.pop(segment)
+        if segment in self._beside:
+            self._beside.remove(segment)
+        else:
+            self._bytes -= self._under_way.pop(segment)
 
     def failed(self, segment: int) -> None:
         """It could not be had: tried again when all others were."""

@@ -20,6 +20,7 @@ from hoard_p2p.config import DEFAULT_REPLICAS
 from hoard_p2p.errors import BadRequest, HoardError, SnapshotUnknown
 from hoard_p2p.fetch.segment import Landed
 from hoard_p2p.fetch.sources import Favour
+from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_SEGMENTS
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
@@ -31,6 +32,7 @@ from hoard_p2p.node.demand import Demand
 from hoard_p2p.node.fetching import make_fetcher
 from hoard_p2p.node.filling import Fills
 from hoard_p2p.node.gossip import Gossip
+from hoard_p2p.node.handing import hand_over
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.meeting import Told, WireQuestions, make_agent, own_record
@@ -57,8 +59,9 @@ T = TypeVar("T")
 
 CATALOG_TIMEOUT = 60.0
 FETCH_THREADS = 16
-FILL_THREADS = 16
-"""A question of the fill may wait for a second; those that readers wait for have threads of their own."""
+FILL_THREADS = WINDOW_SEGMENTS + ASKED_SEGMENTS + 4
+"""A question of the fill waits until the chunks have come along the chain; those that readers wait for have threads of
+their own."""
 
 STORE_THREADS = 8
 SETTLE_SECONDS = 10.0
@@ -116,7 +119,8 @@ class Node:
         self.known_origins = Origins(
             self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
         )
-        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=self.settings.origin_streams)
+        streams, hand = self.settings.origin_streams, partial(hand_over, self)
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, hand=hand)
         self.favour = Favour()
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)

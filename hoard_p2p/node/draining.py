@@ -140,7 +140,8 @@ class Drain:
 
     async def _ask(self, view: ClusterView, one: _Set, segments: Iterable[int], replicas: int) -> None:
         keys = {segment: key for segment in segments if (key := one.catalog.placement_key(segment)) is not None}
-        vouched = await vouching.vouched(self._node.control, view, one.record.id, keys, replicas)
+        ask = self._node.retention.evictions.asker(one.record.id, one.catalog)
+        vouched = await vouching.vouched(ask, view, keys, replicas)
         one.vouched.update(dict.fromkeys(vouched.segments, vouched.asked + RELIED_SECONDS))
 
     def _why_not(self, left: int, stall: float) -> str:

@@ -17,6 +17,7 @@ from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.collecting import ids_of_open
 from hoard_p2p.node.course import Report, silent
 from hoard_p2p.node.marking import SharedIds, load_catalog, stored_ids
+from hoard_p2p.node.readback import asker
 from hoard_p2p.node.vouching import Promises, Vouched
 from hoard_p2p.printing import size_text
 from hoard_p2p.repair.lastcopy import may_drop
@@ -205,7 +206,12 @@ class Evictions:
         node, asked = self._node, time.monotonic()
         if batch.keys and await node.origins.has(record.id, catalog, [*batch.keys]):
             return Vouched(frozenset(batch.keys), asked)
-        return await vouching.vouched(node.control, node.agent.view(), record.id, batch.keys, record.replicas)
+        ask = self.asker(record.id, catalog)
+        return await vouching.vouched(ask, node.agent.view(), batch.keys, record.replicas)
+
+    def asker(self, snapshot: SnapshotId, catalog: Catalog) -> vouching.Ask:
+        """Asks others to vouch for segments of a snapshot."""
+        return asker(self._node.control, self._node.bulk, self.thread, snapshot, catalog)
 
     async def _drop(
         self,

@@ -34,6 +34,9 @@ LAST_PLACE = 255
 MOST_FLIGHTS = 256
 """Flights under way here beyond which none is begun for a peer."""
 
+FULL_FLIGHTS = 4
+"""The same while nothing can be stored: all that comes is in memory until the slowest peer has taken it."""
+
 
 class Feeding:
     """For the event loop."""
@@ -70,6 +73,9 @@ class Feeding:
         if refusal is not None:
             yield refusal
             return
+        if ask.mode is AskMode.CHAIN and not await self._node.fetcher.room_for_peer(segment, patience):
+            yield FeedEnd(True, f"{self._node.me.name} has enough segments under way for others")
+            return
         async for item in self._coming(ask, segment, left, patience):
             yield item
 
@@ -81,9 +87,7 @@ class Feeding:
         hops = ask.hops + 1 if ask.mode is AskMode.FETCH else 0
         wanted = [chunk for _, chunk in left.values()]
         with fetcher.followed(segment, wanted, waits=ask.mode is not AskMode.CHAIN, hops=hops) as following:
-            # What landed between the look and this line is not told.
-            between = [chunk_id for chunk_id in left if self._node.keeper.place(chunk_id) is not None]
-            for part in _parts(between):
+            for part in _parts(list(left)):  # what landed between the look and this line is not told
                 yield await self._here(part, left)
             while left:
                 arrived = await following.arrived(patience)
@@ -130,8 +134,9 @@ class Feeding:
     def _refusal(self, ask: SegmentAsk, segment: Segment) -> FeedEnd | None:
         """Why this node does not get for others what it lacks, if it does not."""
         node, name = self._node, self._node.me.name
-        if node.fetcher.under_way >= MOST_FLIGHTS:
-            return FeedEnd(True, f"{name} has {MOST_FLIGHTS} segments under way")
+        most = FULL_FLIGHTS if node.writer.full else MOST_FLIGHTS
+        if node.fetcher.under_way >= most:
+            return FeedEnd(True, f"{name} has {most} segments under way")
         if ask.mode is AskMode.FETCH:
             reader = node.origins.reader(segment, ())
             if reader is None or (reader.node_id != node.me.node_id and ask.hops >= MOST_HOPS):
@@ -142,7 +147,9 @@ class Feeding:
         if place is None:
             return FeedEnd(False, f"{name} does not take part")
         # Places fall along whoever waits for whom, so that nobody waits for himself where views differ.
-        if ask.mode is AskMode.CHAIN and ask.hops < LAST_PLACE and place >= ask.hops:
+        # Place 0 is that of nobody who asks: an older node asks a gateway with it.
+        told = ask.hops < LAST_PLACE and (ask.hops > 0 or ask.mode is AskMode.CHAIN)
+        if told and place >= ask.hops:
             return FeedEnd(False, f"{name} comes later in the chain")
         return None
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
 from hoard_p2p.fetch.sources import Sources
+from hoard_p2p.fill.window import ASKED_SEGMENTS
 
 if TYPE_CHECKING:
     from hoard_p2p.node.app import Node
@@ -16,6 +17,7 @@ def make_fetcher(node: "Node") -> Fetcher:
         view=node.agent.view,
         replicas=node.replicas,
         residency=node.control.residency,
+        group=node.group,
         favour=node.favour,
         suspects=node.agent.suspects,
         clock=time.monotonic,
@@ -37,6 +39,7 @@ def make_fetcher(node: "Node") -> Fetcher:
         me=node.me.node_id,
         rack=node.me.rack,
         origins=node.origins,
+        asked=ASKED_SEGMENTS,
     )
 
 

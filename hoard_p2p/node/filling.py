@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hoard_p2p.catalog.reader import Catalog
@@ -20,6 +21,7 @@ from hoard_p2p.interfaces import Residency
 from hoard_p2p.limits import MAX_SEGMENT
 from hoard_p2p.node.blocking import sleep_while
 from hoard_p2p.node.catalogs import OpenSnapshot
+from hoard_p2p.node.fetching import outlook
 from hoard_p2p.placement import homes
 
 if TYPE_CHECKING:
@@ -28,7 +30,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEGMENT_SECONDS = 120.0
-"""What one segment may take; then it is tried again."""
+"""After so long it is looked at whether some of a segment came; if so, the rest is waited for."""
+
+AWAY_SECONDS = 30.0
+"""For so long without anything new a fill waits for members that do not answer."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0
 
 COUNT_SECONDS = 1.0
 """What has landed is looked for in the index so often: it gets there in groups."""
@@ -55,6 +62,8 @@ class Fill:
     trouble: str = ""
     landed: set[int] = field(default_factory=set)
     """Segments that came, and are not found in the index yet."""
+    moved: float = 0.0
+    """When the last one came, by the loop's clock."""
 
 
 Told = Callable[[Fill], Awaitable[None]]
@@ -71,6 +80,7 @@ class Fills:
         self._brought: dict[SnapshotId, set[int]] = {}
         self._windows: dict[SnapshotId, list[Window]] = {}
         self._near: dict[SnapshotId, int] = {}
+        self.away_seconds = AWAY_SECONDS
         self.running: dict[SnapshotId, Fill] = {}
         """Background fills, for status."""
 
@@ -166,11 +176,13 @@ class Fills:
         await told(fill)
         if order:
             await sleep_while(lambda: node.courses.unsettled(opened.id))
+        fill.moved = asyncio.get_running_loop().time()
         window = Window(order, lambda number: min(catalog.segment_size(number), MAX_SEGMENT))
+        comes = partial(node.fetcher.comes_for_peer, opened.id)
         async with self._hastened(opened.id, window), self._counting(opened, fill, told), asyncio.TaskGroup() as group:
             stirred = asyncio.Event()
             while not window.over:
-                for number in window.take():
+                for number in window.take(comes):
                     group.create_task(self._one(opened, number, window, fill, stirred))
                 await stirred.wait()
                 stirred.clear()
@@ -183,22 +195,46 @@ class Fills:
 
     async def _one(self, opened: OpenSnapshot, number: int, window: Window, fill: Fill, stirred: asyncio.Event) -> None:
         """Fetch one segment, and tell the window how that ended."""
-        node = self._node
         try:
-            segment = await node.blocking(segment_of, opened.catalog, opened.id, number)
-            await node.fetcher.whole(segment, timeout=SEGMENT_SECONDS)
-            missing = await node.blocking(node.keeper.missing, segment)
+            segment = await self._node.blocking(segment_of, opened.catalog, opened.id, number)
+            missing = await self._bring(segment, fill)
         except HoardError as error:
             fill.trouble = str(error)
             window.failed(number)
         else:
             if missing:
-                fill.trouble = self._why(segment, len(missing))
+                fill.trouble = self._why(segment, missing)
                 window.failed(number)
             else:
                 fill.landed.add(number)
+                fill.moved = asyncio.get_running_loop().time()
                 window.done(number)
         stirred.set()
+
+    async def _bring(self, segment: Segment, fill: Fill) -> int:
+        """Ask for a segment again and again while that brings some of it, or may bring some soon; how many of its
+        chunks are missing in the end."""
+        node, pause = self._node, FIRST_PAUSE
+        left = len(await node.blocking(node.keeper.missing, segment))
+        while left:
+            was_unsettled = node.courses.unsettled(segment.snapshot) > 0
+            await node.fetcher.whole(segment, timeout=SEGMENT_SECONDS)
+            before, left = left, len(await node.blocking(node.keeper.missing, segment))
+            if not left or node.writer.full:
+                break
+            if was_unsettled or node.courses.unsettled(segment.snapshot) > 0:
+                await sleep_while(lambda: node.courses.unsettled(segment.snapshot))
+            elif left == before:
+                if not self._may_come(fill):
+                    break
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        return left
+
+    def _may_come(self, fill: Fill) -> bool:
+        """Whether members are away that may be back soon."""
+        moved = asyncio.get_running_loop().time() - fill.moved
+        return moved < self.away_seconds and bool(outlook(self._node).absent)
 
     def _why(self, segment: Segment, missing: int) -> str:
         if self._node.writer.full:

@@ -22,6 +22,7 @@ from hoard_p2p.node import (
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
+from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status, peers_body, snapshot_body
 from hoard_p2p.node.through import pid_namespace
@@ -38,7 +39,7 @@ async def _ping(node: Node, request: LocalRequest) -> LocalReply:
             "pid": os.getpid(),
             "pidns": pid_namespace(),
             "node": node.me.node_id.hex(),
-            "url": node.me.url,
+            "url": node.security.url(node.me),
             "key": node.security.fingerprints[0],
             "encrypted": node.security.tls is not None,
         }
@@ -53,6 +54,11 @@ async def _down(node: Node, request: LocalRequest) -> LocalReply:
 
 async def _status(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply(await full_status(node))
+
+
+async def _metrics(node: Node, request: LocalRequest) -> LocalReply:
+    """For who scrapes a node whose key it does not have."""
+    return LocalReply({"text": Metrics(node).text().decode()})
 
 
 async def _peers(node: Node, request: LocalRequest) -> LocalReply:
@@ -208,6 +214,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "ping": _ping,
     "down": _down,
     "status": _status,
+    "metrics": _metrics,
     "peers": _peers,
     "publish": _publish,
     "open": _open,

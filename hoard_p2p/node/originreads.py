@@ -25,10 +25,13 @@ from hoard_p2p.origin.files import FileRead, Piece, reads
 from hoard_p2p.origin.readers import reader_set, readers
 from hoard_p2p.peer import ClusterView, NodeId, OriginId, Peer, origin_id
 from hoard_p2p.printing import printable
+from hoard_p2p.transfer.wire_life import Handed
 
 log = logging.getLogger(__name__)
 
-READ_THREADS = 8
+READ_THREADS = 16
+"""Half of them for what readers wait for (`fetch.turns`)."""
+
 STALL_SECONDS = 20.0
 """Without a byte; then the origin counts as away. The thread goes on by itself, and nobody hears of what it reads."""
 
@@ -101,13 +104,15 @@ class OriginReads:
         agent: ClusterAgent,
         *,
         streams: int,
+        hand: Callable[[Peer, Handed], None] = lambda _reader, _handed: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`streams`: nodes that read one origin at a time."""
+        """`streams`: nodes that read one origin at a time. `hand` tells a reader what was read in its place."""
         self._names = names
         self._origins = origins
         self._agent = agent
         self._streams = streams
+        self._hand = hand
         self._clock = clock
         self._members: dict[OriginId, _Members] = {}
         self._budgets: dict[SnapshotId, Budget] = {}
@@ -135,8 +140,11 @@ class OriginReads:
         members, view = self._set(origin_id(url)), self._agent.view()
         if not members and view.me not in without:
             return view.by_id[view.me]  # nobody can now: asked again and again while somebody waits, and says why
-        ranked = [peer.node_id for peer in readers(members, segment.key, without)]
-        best = next(iter(self._late.last(ranked, self._clock())), None)
+        ranked = readers(members, segment.key, without)
+        if not ranked:  # the whole set gave up: who comes behind it takes over
+            others = [peer for peer in view.peers if peer.node_id in self._agent.reading(origin_id(url))]
+            ranked = readers(others, segment.key, without)
+        best = next(iter(self._late.last((peer.node_id for peer in ranked), self._clock())), None)
         return None if best is None else view.by_id.get(best)
 
     def first_reader(self, segment: Segment) -> Peer | None:
@@ -244,13 +252,29 @@ class OriginReads:
         if not url or not self._origins.is_open(url):
             return False
         first_byte = self._origins.opened(url).meter.median_first_byte
+        cost = size * self._sharing(segment.snapshot)
         with self._lock:
-            return self._budget(segment.snapshot).may_bypass(size, waited, first_byte)
+            return self._budget(segment.snapshot).may_bypass(cost, waited, first_byte)
+
+    def _sharing(self, snapshot: SnapshotId) -> int:
+        """How many nodes share the budget of a snapshot: it is a part of what the origin gives once, and not of what
+        each of them receives."""
+        return max(1, len(self._agent.wanting(snapshot)))
 
     def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
         """See `OriginLane`."""
+        cost = size * self._sharing(segment.snapshot)
         with self._lock:
-            self._budget(segment.snapshot).bypassed(size)
+            self._budget(segment.snapshot).bypassed(cost)
+        self._late.passed(reader.node_id, size, self._clock())
+
+    def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:
+        """See `OriginLane`."""
+        runs = tuple(chunk.run for chunk in chunks)
+        self._hand(reader, Handed(segment.snapshot, segment.number, runs, self._agent.view().me))
+
+    def silent(self, reader: Peer) -> None:
+        """See `OriginLane`."""
         self._late.was_late(reader.node_id, self._clock())
 
 

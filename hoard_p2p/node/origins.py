@@ -67,6 +67,8 @@ class Origins:
         self._pool = ThreadPoolExecutor(LOOK_THREADS, "origins")
         self._known: dict[str, Origin] = {}
         self._looking: dict[str, asyncio.Future[Origin]] = {}
+        self._named_meanwhile: set[str] = set()
+        """Since the last look began, which does not know them."""
         self._due = 0.0
         self._seen = b""
         self._soon = asyncio.Event()
@@ -99,6 +101,7 @@ class Origins:
 
     async def look(self) -> None:
         """Open what may be read, close what went away, and tell all if that changed something."""
+        self._named_meanwhile.clear()
         urls = await asyncio.to_thread(self._urls)
         async with asyncio.TaskGroup() as group:
             looks = [group.create_task(self._look_at(url)) for url in urls]
@@ -110,7 +113,8 @@ class Origins:
                     logging.WARNING if before is not None and before.opened is not None else logging.INFO,
                     "%s", origin.why,
                 )  # fmt: skip
-        self._known = {origin.url: origin for origin in found}
+        named = {url: self._known[url] for url in self._named_meanwhile}
+        self._known = {origin.url: origin for origin in found} | named
         self._tell()
 
     def _urls(self) -> list[str]:
@@ -189,6 +193,7 @@ class Origins:
         status = os.fstat(directory)
         opened = await in_executor(self._pool, self._name, url, (status.st_dev, status.st_ino))
         self._known[url] = Origin(url, origin_id(url), opened, "")
+        self._named_meanwhile.add(url)
         self._tell()
         return url
 

@@ -23,7 +23,8 @@ async def _replicas(node: Node, request: LocalRequest) -> LocalReply:
     told = await node.blocking(node.names.snapshot_record, snapshot)
     if changed and told is not None:
         await node.announce(Announcement(snapshots=(told,)))
-    return LocalReply({"snapshot": snapshot.hex(), "replicas": replicas, "changed": changed})
+    nodes = len(node.agent.view().peers)
+    return LocalReply({"snapshot": snapshot.hex(), "replicas": replicas, "changed": changed, "nodes": nodes})
 
 
 async def _drain(node: Node, request: LocalRequest) -> LocalReply:
@@ -37,7 +38,7 @@ async def _drain(node: Node, request: LocalRequest) -> LocalReply:
 
 
 async def _where(node: Node, request: LocalRequest) -> LocalReply:
-    return LocalReply(await where(node, await node.resolve(text_of(request.args, "snapshot"))))
+    return LocalReply(await where(node, await node.resolve(text_of(request.args, "snapshot")), request.report))
 
 
 async def _racks(node: Node, request: LocalRequest) -> LocalReply:

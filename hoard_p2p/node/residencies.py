@@ -14,10 +14,16 @@ AT_ONCE = 32
 
 
 async def ask_residencies(
-    control: PeerControl, peers: Iterable[Peer], snapshot: SnapshotId, *, seconds: float
+    control: PeerControl,
+    peers: Iterable[Peer],
+    snapshot: SnapshotId,
+    *,
+    seconds: float,
+    told: dict[NodeId, Residency | None] | None = None,
 ) -> dict[NodeId, Residency | None]:
-    """What each of the peers that answered in time holds; None: it knows nothing of the snapshot."""
-    told: dict[NodeId, Residency | None] = {}
+    """What each of the peers that answered in time holds; None: it knows nothing of the snapshot. `told` is
+    filled while they answer, for who wants to look."""
+    told = {} if told is None else told
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def ask(peer: Peer) -> None:

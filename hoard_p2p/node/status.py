@@ -22,7 +22,7 @@ from hoard_p2p.node.mountkeep import Kept
 from hoard_p2p.node.origin_operations import origins_body
 from hoard_p2p.node.removal import expires
 from hoard_p2p.node.room_operations import room_body
-from hoard_p2p.peer import Peer, is_wildcard
+from hoard_p2p.peer import Peer, is_wildcard, origin_id
 from hoard_p2p.placement import skew
 from hoard_p2p.repair.planner import lacking
 from hoard_p2p.storage.records import SnapshotRecord
@@ -60,7 +60,7 @@ def node_body(node: Node) -> Body:
         "id": peer.node_id.hex(),
         "name": peer.name,
         "rack": peer.rack,
-        "url": replace(peer, host=socket.gethostname()).url if is_wildcard(peer.host) else peer.url,
+        "url": node.security.url(replace(peer, host=socket.gethostname()) if is_wildcard(peer.host) else peer),
         "cluster": node.settings.cluster,
         "pid": os.getpid(),
         "version": __version__,
@@ -74,7 +74,7 @@ def peers_body(node: Node) -> list[Json]:
             "id": member.peer.node_id.hex(),
             "name": member.peer.name,
             "rack": member.peer.rack,
-            "url": member.peer.url,
+            "url": node.security.url(member.peer),
             "state": member.state.value,
             "wrong_chunks": node.favour.counted.get(member.peer.node_id, 0),
         }
@@ -255,7 +255,7 @@ async def _counted(node: Node, record: SnapshotRecord, counts: _Counts | None) -
         return {**body, **_NOT_COUNTED}
     here = sum(byte.bit_count() for byte in counts.here.bits)
     state = "whole" if here == segments else "part" if here else "known"
-    short_of = await node.blocking(counts.under_replicated, segments, record.replicas)
+    short_of = await node.blocking(counts.under_replicated, segments, _wanted(node, record))
     return {
         **body,
         "state": state,
@@ -263,6 +263,11 @@ async def _counted(node: Node, record: SnapshotRecord, counts: _Counts | None) -
         "under_replicated": None if short_of is None else short_of[0],
         "under_replicated_bytes": None if short_of is None else short_of[1],
     }
+
+
+def _wanted(node: Node, record: SnapshotRecord) -> int:
+    """The copies that are missed if there are fewer: none of what some node can read again from its origin."""
+    return 0 if record.origin and node.agent.reading(origin_id(record.origin)) else record.replicas
 
 
 def _total(snapshots: Sequence[Body]) -> Json:

@@ -7,17 +7,13 @@ under one lock, so of two nodes that ask each other one keeps its copy.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hoard_p2p.errors import Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.peer import ClusterView, Peer
 from hoard_p2p.repair.lastcopy import PROMISED_SECONDS, enough, whom_to_ask
-from hoard_p2p.transfer.control import PeerControl
-from hoard_p2p.transfer.wire_life import VouchRequest
-
-ASK_SECONDS = 5.0
 
 
 class Promises:
@@ -55,16 +51,19 @@ class Vouched:
     asked: float
 
 
-async def vouched(
-    control: PeerControl, view: ClusterView, snapshot: SnapshotId, keys: Mapping[int, ChunkId], replicas: int
-) -> Vouched:
+Ask = Callable[[Peer, Sequence[int]], Awaitable[Sequence[int]]]
+"""Ask a node to vouch for segments of a snapshot; those that it does, and that it has as far as can be told. Raises
+Unavailable."""
+
+
+async def vouched(ask_one: Ask, view: ClusterView, keys: Mapping[int, ChunkId], replicas: int) -> Vouched:
     """Ask others to vouch for segments, at most `wire_life.MAX_VOUCHED`. Who does not answer in time does not vouch."""
     asked = time.monotonic()
     answers: list[Sequence[int]] = []
 
     async def ask(peer: Peer, segments: Sequence[int]) -> None:
         try:
-            answers.append(await control.vouch(peer, VouchRequest(snapshot, tuple(segments)), timeout=ASK_SECONDS))
+            answers.append(await ask_one(peer, segments))
         except Unavailable:
             return
 

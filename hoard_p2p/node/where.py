@@ -1,6 +1,7 @@
 """Where the data of a snapshot is: bytes held and missing per node and rack, and a score for schedulers (I12)."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from hoard_p2p.node.app import Node
 
 ASK_SECONDS = 10.0
+REPORT_EVERY = 1.0
 OWN, RACK, ELSEWHERE = 100, 50, 10
 """What a byte counts that is on the node itself, on another of its rack, on any other node; nothing if on none."""
 
@@ -89,12 +91,33 @@ def spots_of(peers: Sequence[Peer], told: Mapping[NodeId, Residency | None]) -> 
     return [Spot(peer, bits(peer)) for peer in peers]
 
 
-async def where(node: "Node", snapshot: SnapshotId) -> dict[str, Json]:
+Report = Callable[[dict[str, Json]], Awaitable[None]]
+
+
+async def where(node: "Node", snapshot: SnapshotId, report: Report) -> dict[str, Json]:
     """Raises SnapshotUnknown, Unavailable."""
     opened = await node.open(snapshot)
     view = node.agent.view()
-    told = await ask_residencies(node.control, view.others, snapshot, seconds=ASK_SECONDS)
+    told = await _asked(node, view.others, snapshot, report)
     told[view.me] = await node.residency(snapshot)
     sizes = await node.blocking(sizes_of, opened.catalog)
     body = await node.blocking(where_body, spots_of(view.peers, told), sizes)
     return {"snapshot": snapshot.hex(), "segments": opened.catalog.segments, **body}
+
+
+async def _asked(
+    node: "Node", peers: Sequence[Peer], snapshot: SnapshotId, report: Report
+) -> dict[NodeId, Residency | None]:
+    """What the others hold; tells meanwhile how many answered."""
+    told: dict[NodeId, Residency | None] = {}
+
+    async def tell() -> None:
+        while True:
+            await report({"phase": "asking nodes", "done": len(told), "total": len(peers)})
+            await asyncio.sleep(REPORT_EVERY)
+
+    async with asyncio.TaskGroup() as group:
+        telling = group.create_task(tell())
+        await ask_residencies(node.control, peers, snapshot, seconds=ASK_SECONDS, told=told)
+        telling.cancel()
+    return told

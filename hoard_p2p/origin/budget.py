@@ -17,7 +17,11 @@ BUCKET = 8 << 20
 """Bytes past readers that can be saved up for one snapshot."""
 
 LAST_SECONDS = 60.0
-"""For so long a reader that was late ranks last."""
+"""For so long a reader that was replaced, or passed by too often, ranks last."""
+
+PASSED_BYTES = 8 << 20
+"""So many bytes past one reader, and it ranks last. (Not fewer: who ranks a reader last and is next itself reads what
+that one may read, too.)"""
 
 N = TypeVar("N", bound=Hashable)
 
@@ -57,10 +61,18 @@ class Late(Generic[N]):
     """Readers that were late; times are handed in."""
 
     _until: dict[N, float] = field(default_factory=dict)
+    _passed: dict[N, int] = field(default_factory=dict)
 
     def was_late(self, node: N, now: float) -> None:
         self._until = {known: until for known, until in self._until.items() if until > now}
         self._until[node] = now + LAST_SECONDS
+        self._passed.pop(node, None)
+
+    def passed(self, node: N, size: int, now: float) -> None:
+        """That many bytes were read past it."""
+        self._passed[node] = self._passed.get(node, 0) + size
+        if self._passed[node] > PASSED_BYTES:
+            self.was_late(node, now)
 
     def last(self, nodes: Iterable[N], now: float) -> list[N]:
         """The same nodes in the same order, but those that were late behind the others."""

@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 
 import aiohttp
 
-from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, from_wire
+from hoard_p2p.errors import BadRequest, HoardError, PeerStrange, PeerUnavailable, Refused, from_wire
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer, Standing, is_near
@@ -17,7 +17,7 @@ from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sessions import Unproven
 from hoard_p2p.transfer.sessions_client import Answer, Question, Sessions
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
-from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
@@ -31,6 +31,9 @@ PROBES = frozenset({"hello", "probe", "probe-for"})
 IDLE_TIME = 30.0
 """A kept-alive connection is dropped well before the server would (75 s), so that no request meets its end."""
 MAX_HELLO = 4 << 20
+OTHER_DOORS = (aiohttp.ClientSSLError, aiohttp.ClientResponseError, aiohttp.ServerDisconnectedError)
+"""How it ends when one side encrypts and the other does not, or with another key."""
+OTHER_DOOR = "the same --cluster-key-file and --encrypt must be given to all nodes of a cluster"
 MAX_PROBE = wire_members.MAX_PROBE
 MAX_STANDINGS = wire_members.MAX_LIST
 MAX_LIST = 64 << 20
@@ -184,6 +187,10 @@ class PeerControl:
             raise PeerUnavailable(f"{peer.url} vouches for segments that it was not asked about")
         return promised
 
+    async def hand(self, peer: Peer, handed: Handed) -> None:
+        """Tell the peer what was read from an origin in its place."""
+        await self._ask(peer, "hand", wire_life.encode_handed(handed), ANSWER_TIME, MAX_ANSWER)
+
     async def announce(self, peer: Peer, announcement: Announcement) -> None:
         """Tell the peer about snapshots and refs, in as many requests as the bound of one takes."""
         snapshots, refs = announcement.snapshots, announcement.refs
@@ -200,6 +207,8 @@ class PeerControl:
     async def _ask(self, peer: Peer, path: str, body: bytes | None, timeout: float, most: int) -> bytes:
         """The body of the answer to one request: GET, or POST if there is a body."""
         answer = await self._exchange(peer, path, body, timeout, most)
+        if isinstance(answer, Refused):
+            raise PeerStrange(f"{peer.url} refused {path}: {answer}") from answer
         if isinstance(answer, HoardError):
             raise PeerUnavailable(f"{peer.url} refused {path}: {answer}") from answer
         return answer
@@ -226,9 +235,11 @@ class PeerControl:
         except TimeoutError as error:
             raise PeerUnavailable(f"{peer.url} did not answer {path} in {timeout} s") from error
         except Unproven as error:
-            raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {error}") from error
+            raise PeerStrange(f"{peer.url} cannot be asked for {path}: {error}") from error
+        except OTHER_DOORS as error:
+            raise PeerStrange(f"{peer.url} cannot be asked for {path}: {OTHER_DOOR} ({_cause(error)})") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {error!r}") from error
+            raise PeerUnavailable(f"{peer.url} cannot be asked for {path}: {_cause(error)}") from error
         return answer.body if answer.status == 200 else _failure(answer.status, answer.body)
 
     async def _answer(self, peer: Peer, question: Question, most: int) -> Answer:
@@ -243,6 +254,12 @@ class PeerControl:
         async with session.request(method, url, data=question.body, headers=headers, allow_redirects=False) as response:
             told = await _bounded(response, most if response.status == 200 else MAX_ERROR)
             return Answer(response.status, response.content_type, response.headers.get(sessions.HEADER, ""), told)
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong, in words: a failed connection says why, not what it was for."""
+    within = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    return getattr(within, "strerror", None) or str(within) or type(within).__name__
 
 
 class _Absent(HoardError):

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from hoard_p2p.errors import BadRequest, Refused
 from hoard_p2p.ids import from_hex
-from hoard_p2p.peer import NodeId
+from hoard_p2p.peer import NodeId, Peer
 
 if TYPE_CHECKING:
     import ssl
@@ -72,6 +72,10 @@ class Security:
     @property
     def scheme(self) -> str:
         return "https" if self.tls is not None else "http"
+
+    def url(self, peer: Peer) -> str:
+        """Where a node of the same cluster is asked."""
+        return f"{self.scheme}://{peer.place}"
 
     @property
     def fingerprints(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 
 from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
-from hoard_p2p.peer import is_wildcard
+from hoard_p2p.peer import is_loopback, is_wildcard
 from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
 from hoard_p2p.transfer.feeding import Feed
@@ -39,6 +39,7 @@ MAX_ANNOUNCEMENT = 8 << 20
 MAX_LEAVE = 4096
 MAX_ASKED = 128 << 10
 MAX_VOUCH = 16 << 10
+MAX_HAND = 64 << 10
 MAX_KNOWN = 512 << 10
 UNBOUNDED = frozenset({"/v1/hello", "/v1/probe", "/v1/probe-for"})
 """Answered however busy the node is; the agent bounds what it asks for others."""
@@ -174,6 +175,7 @@ class Endpoints:
             web.post("/v1/adopt", timed(self.adopt, adopt)),
             web.post("/v1/uses", timed(self.uses, answer)),
             web.post("/v1/vouch", timed(self.vouch, answer)),
+            web.post("/v1/hand", timed(self.hand, answer)),
             web.post("/v1/announce", timed(self.announce, answer)),
             web.post("/v1/leave", timed(self.leave, answer)),
         ]
@@ -284,6 +286,10 @@ class Endpoints:
         async with self._vouches.turn():
             return _json(wire_life.encode_promised(await self._service.vouch(wanted)))
 
+    async def hand(self, request: web.Request) -> web.Response:
+        self._service.handed(await self._decoded(request, MAX_HAND, wire_life.decode_handed))
+        return _json(wire.encode({}))
+
     async def announce(self, request: web.Request) -> web.Response:
         await self._service.announce(await self._decoded(request, MAX_ANNOUNCEMENT, wire.decode_announcement))
         return _json(wire.encode({}))
@@ -324,9 +330,11 @@ def _json(body: bytes) -> web.Response:
 
 
 def _reachable(caller: wire.Hello, request: web.Request) -> wire.Hello:
-    """A caller that listens everywhere can be tried where it called from."""
-    source = _source(request)
-    if not is_wildcard(caller.peer.host) or not source:
+    """A caller that listens everywhere can be tried where it called from. So is one that says that it is on this
+    machine and is not: it shall not make this node talk to services here."""
+    source, host = _source(request), caller.peer.host
+    is_elsewhere = is_loopback(host) and not is_loopback(source)
+    if not (is_wildcard(host) or is_elsewhere) or not source:
         return caller
     return replace(caller, peer=replace(caller.peer, host=source))
 

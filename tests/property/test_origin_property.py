@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoard_p2p.ids import ChunkId
-from hoard_p2p.origin.budget import BUCKET, LAST_SECONDS, SHARE, Budget, Late, late_after
+from hoard_p2p.origin.budget import BUCKET, LAST_SECONDS, PASSED_BYTES, SHARE, Budget, Late, late_after
 from hoard_p2p.origin.readers import reader_set, readers
 from hoard_p2p.peer import NodeId, OriginId, Peer
 
@@ -99,3 +99,13 @@ def test_late_readers_rank_last_for_a_while(nodes: list[int], late: set[int]) ->
     expected = [node for node in nodes if node not in late] + [node for node in nodes if node in late]
     assert book.last(nodes, 100.0 + LAST_SECONDS - 1) == expected
     assert book.last(nodes, 100.0 + LAST_SECONDS) == nodes
+
+
+@QUICK
+@given(st.lists(st.integers(1, PASSED_BYTES)))
+def test_a_reader_that_is_passed_by_a_little_keeps_its_rank(sizes: list[int]) -> None:
+    book, rest = Late[int](), 0
+    for size in sizes:
+        book.passed(0, size, 100.0)
+        rest += size
+    assert (book.last([0, 1], 101.0) == [0, 1]) is (rest <= PASSED_BYTES)

@@ -3,20 +3,20 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from hoard_p2p.errors import PeerUnavailable, StoreFailed
+from hoard_p2p.errors import PeerUnavailable, StoreFailed, Unavailable
 from hoard_p2p.fetch.fetcher import Fetcher, Outlook
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.fetch.sources import NO_COURSE, Course, Favour, Sources
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id
-from hoard_p2p.interfaces import PeerSegments, Place, Residency
+from hoard_p2p.interfaces import AskMode, PeerSegments, Place, Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import homes
 from hoard_p2p.testing.memory import MemorySink
-from hoard_p2p.testing.network import MemoryPeers, a_peer
+from hoard_p2p.testing.network import Deliver, MemoryPeers, a_peer
 
 SNAPSHOT = SnapshotId(b"s" * 32)
 ME = a_peer(0)
@@ -50,6 +50,9 @@ class MemoryKeeper:
         place = self.place(chunk.chunk_id)
         assert place is not None
         return place
+
+    def keep_many(self, segment: Segment, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[Place]:
+        return [self.keep(segment, chunk, data) for chunk, data in chunks]
 
     def ended(self, segment: Segment, whole: bool) -> None:
         self.ends.append(whole)
@@ -155,6 +158,7 @@ class Cluster:
                 view=lambda: self.view,
                 replicas=lambda _: 2,
                 residency=self.residency,
+                group=group,
                 favour=self.favour,
                 suspects=lambda: (),
                 clock=lambda: 100.0,
@@ -185,3 +189,91 @@ def number_of(node: NodeId) -> int:
 
 def everywhere() -> dict[int, dict[ChunkId, bytes]]:
     return {number: dict(ALL) for number in range(1, 5)}
+
+
+N1, N2, N3 = a_peer(1), a_peer(2), a_peer(3)
+
+
+def nowhere() -> dict[int, dict[ChunkId, bytes]]:
+    return {number: {} for number in range(1, 5)}
+
+
+class MemoryOrigin:
+    """An `OriginLane` over a dictionary. `order`: its readers, best first; `broken`: it cannot be read here."""
+
+    def __init__(self, *order: Peer, data: dict[ChunkId, bytes] = ALL) -> None:
+        self.order = order
+        self.data = data
+        self.broken = ""
+        self.patient = True
+        self.reads: list[ChunkId] = []
+        self.bypasses: list[tuple[NodeId, int]] = []
+        self.silences: list[NodeId] = []
+        self.given: list[tuple[NodeId, ChunkId]] = []
+
+    def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
+        return next((peer for peer in self.order if peer.node_id not in without), None)
+
+    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+        if self.broken:
+            raise Unavailable(self.broken)
+        for index, chunk in enumerate(wanted):
+            if chunk.chunk_id in self.data:
+                self.reads.append(chunk.chunk_id)
+                deliver(index, memoryview(self.data[chunk.chunk_id]))
+        return [index for index, chunk in enumerate(wanted) if chunk.chunk_id not in self.data]
+
+    def why(self, segment: Segment) -> str:
+        return ""
+
+    def received(self, snapshot: SnapshotId, size: int) -> None:
+        return None
+
+    def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
+        return not self.patient
+
+    def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
+        self.bypasses.append((reader.node_id, size))
+
+    def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:
+        self.given += [(reader.node_id, chunk.chunk_id) for chunk in chunks]
+
+    def silent(self, reader: Peer) -> None:
+        self.silences.append(reader.node_id)
+
+
+class Dripping(MemoryPeers):
+    """Streams stop after their first chunk until `go_on`."""
+
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]]) -> None:
+        super().__init__(holdings)
+        self.dripped, self.go_on = threading.Event(), threading.Event()
+
+    def stream(
+        self,
+        peer: Peer,
+        ask: SegmentAsk,
+        wanted: Sequence[tuple[ChunkId, int]],
+        deliver: Deliver,
+        *,
+        patience: float,
+        timeout: float,
+    ) -> StreamEnd:
+        def slowly(index: int, data: memoryview) -> None:
+            deliver(index, data)
+            if index == 0:
+                self.dripped.set()
+                assert self.go_on.wait(10)
+
+        return super().stream(peer, ask, wanted, slowly, patience=patience, timeout=timeout)
+
+
+def asked(cluster: Cluster) -> list[tuple[NodeId, AskMode, int]]:
+    return [(node, ask.mode, ask.hops) for node, ask in cluster.network.asks]
+
+
+def a_cluster(holdings: dict[int, dict[ChunkId, bytes]], course: Course = NO_COURSE) -> Cluster:
+    cluster = Cluster(holdings)
+    cluster.segments = cluster.network
+    cluster.course = course
+    return cluster

@@ -57,6 +57,28 @@ def test_replicas_are_asked_for_and_the_id_is_printed(capsys: pytest.CaptureFixt
     assert run(["replicas", "ababab", "0"], node.doors()) == 2
 
 
+def test_more_replicas_than_nodes_are_told_of_and_no_more_than_16_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    node = FakeNode(replicas={"snapshot": ID, "replicas": 3, "changed": True, "nodes": 2})
+    assert run(["replicas", "ababab", "3"], node.doors()) == 0
+    assert "there are 2 nodes now" in capsys.readouterr().err
+    assert run(["replicas", "ababab", "17"], node.doors()) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "op", "said"),
+    [
+        (["down", "--drain"], "drain", "the node was not stopped"),
+        (["warm", "ababab"], "warm", "what came stays"),
+    ],
+)
+def test_ctrl_c_says_what_it_leaves(command: list[str], op: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: Body) -> Body:
+        raise KeyboardInterrupt
+
+    assert run(command, FakeNode(**{op: interrupted}).doors()) == 130
+    assert "interrupted" in (told := capsys.readouterr().err) and said in told
+
+
 def test_a_node_that_cannot_be_drained_is_not_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     node = FakeNode(drain=Unavailable("it is not safe to remove this node: 3 MiB are not held by enough others"))
     assert run(["down", "--drain", "--timeout", "7"], node.doors()) == 5

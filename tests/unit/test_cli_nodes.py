@@ -71,6 +71,13 @@ def test_status_shows_everything_in_words(capsys: pytest.CaptureFixture[str]) ->
         assert part in shown
 
 
+def test_metrics_are_printed_as_they_are_and_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    doors = FakeNode(metrics={"text": "# TYPE hoard_peers gauge\nhoard_peers 2.0\n"}).doors()
+    assert run(["status", "--metrics"], doors) == 0
+    assert capsys.readouterr().out == "# TYPE hoard_peers gauge\nhoard_peers 2.0\n"
+    assert run(["status", "--metrics", "--json"], doors) == 2
+
+
 def test_status_escapes_what_others_named() -> None:
     assert "/mnt/\\x1bset" in status_text(STATUS)
 

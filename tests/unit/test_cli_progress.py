@@ -47,3 +47,17 @@ def test_a_total_that_is_passed_is_dropped_with_the_time_left() -> None:
     now[0] = 2.0
     lines.show(Step("reading", 20 * MIB, 10 * MIB, files=3, total_files=2))
     assert out.getvalue() == "reading: 20.0 MiB, 10.0 MiB/s, 3 files\n"
+
+
+def test_what_was_done_before_the_phase_began_does_not_count_as_speed() -> None:
+    out, now = io.StringIO(), [0.0]
+    lines = Lines(out, lambda: now[0])
+    lines.show(Step("draining", 80 * MIB, 100 * MIB))
+    now[0] = 2.0
+    lines.show(Step("draining", 80 * MIB, 100 * MIB))
+    now[0] = 4.0
+    lines.show(Step("draining", 84 * MIB, 100 * MIB))
+    assert out.getvalue().splitlines() == [
+        "draining: 80.0 MiB of 100.0 MiB, 0 B/s",
+        "draining: 84.0 MiB of 100.0 MiB, 1.0 MiB/s, 16.0 s left",
+    ]

@@ -53,6 +53,12 @@ def test_a_static_list_may_be_a_node_list_of_slurm() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["node[01-:7440", "node[a-b]:7440", "gpu1 gpu2:7440", "http://gpu1:7440", "gpu1"])
+def test_what_is_no_host_is_refused_at_the_start(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"HOST:PORT|node list|cannot be in one"):
+        parse_list(text)
+
+
 def test_dns_reports_every_address_of_a_name() -> None:
     found = asyncio.run(first_found("dns:localhost:7000", 1))
     assert {address.host for address in found} <= {"127.0.0.1", "::1"}

@@ -43,7 +43,24 @@ def test_what_others_say_of_me_and_is_not_so_is_answered_with_a_later_version() 
     assert standings.told(Standing(ME.node_id, 1, 7, frozenset([OTHER])))
     assert standings.own == Standing(ME.node_id, 1, 8, frozenset([SET]))
     assert not standings.told(standings.own)
-    assert not standings.told(Standing(ME.node_id, 1, (1 << 64) - 1))
+    assert not standings.told(Standing(ME.node_id, 1, (1 << 64) - 1)), "nobody believes that, so it needs no answer"
+    assert standings.stand([OTHER], None)
+    assert standings.own.version == 9
+
+
+def test_nobody_can_give_a_node_a_standing_that_it_could_not_take_back() -> None:
+    standings = Standings(ME)
+    assert standings.told(told(3, SET), latest_start=1)
+    for version, start in (((1 << 64) - 1, 1), (1 << 40, 1), (4, 2), (4, (1 << 64) - 1)):
+        assert not standings.told(told(version, OTHER, incarnation=start), latest_start=1)
+    assert standings.told(told(4, SET, OTHER), latest_start=1)
+
+
+def test_a_node_itself_is_believed_however_much_of_it_was_missed() -> None:
+    standings = Standings(ME)
+    assert standings.told(told(3, SET), 1)
+    assert standings.told(told(1 << 40, OTHER), 1, first_hand=True)
+    assert standings.told(told((1 << 40) + 1, SET), 1)
 
 
 def test_a_node_that_is_forgotten_wants_nothing_and_i_cannot_be_forgotten() -> None:

@@ -1,101 +1,36 @@
 """The two lanes of a flight: fills along the chain, readers past it, and the origin read by one node."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 
 import pytest
 
-from hoard_p2p.errors import ChunkUnavailable, Unavailable
+from hoard_p2p.errors import ChunkUnavailable
 from hoard_p2p.fetch.fetcher import Fetcher
-from hoard_p2p.fetch.segment import Segment, Wanted
-from hoard_p2p.fetch.sources import NO_COURSE, Course
-from hoard_p2p.ids import ChunkId, SnapshotId
-from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
-from hoard_p2p.peer import ClusterView, NodeId, Peer
-from hoard_p2p.testing.network import Deliver, MemoryPeers, a_peer
+from hoard_p2p.fetch.sources import Course
+from hoard_p2p.ids import ChunkId
+from hoard_p2p.interfaces import AskMode
+from hoard_p2p.peer import ClusterView
+from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer.service import FeedEnd
-from tests.unit.fetch_cluster import ALL, CHUNKS, DATA, ME, SEGMENT, Cluster, SilentPeers, everywhere
-
-N1, N2, N3 = a_peer(1), a_peer(2), a_peer(3)
-
-
-def nowhere() -> dict[int, dict[ChunkId, bytes]]:
-    return {number: {} for number in range(1, 5)}
-
-
-class MemoryOrigin:
-    """An `OriginLane` over a dictionary. `order`: its readers, best first; `broken`: it cannot be read here."""
-
-    def __init__(self, *order: Peer, data: dict[ChunkId, bytes] = ALL) -> None:
-        self.order = order
-        self.data = data
-        self.broken = ""
-        self.patient = True
-        self.reads: list[ChunkId] = []
-        self.bypasses: list[tuple[NodeId, int]] = []
-
-    def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
-        return next((peer for peer in self.order if peer.node_id not in without), None)
-
-    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
-        if self.broken:
-            raise Unavailable(self.broken)
-        for index, chunk in enumerate(wanted):
-            if chunk.chunk_id in self.data:
-                self.reads.append(chunk.chunk_id)
-                deliver(index, memoryview(self.data[chunk.chunk_id]))
-        return [index for index, chunk in enumerate(wanted) if chunk.chunk_id not in self.data]
-
-    def why(self, segment: Segment) -> str:
-        return ""
-
-    def received(self, snapshot: SnapshotId, size: int) -> None:
-        return None
-
-    def may_bypass(self, segment: Segment, size: int, waited: float) -> bool:
-        return not self.patient
-
-    def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
-        self.bypasses.append((reader.node_id, size))
-
-
-class Dripping(MemoryPeers):
-    """Streams stop after their first chunk until `go_on`."""
-
-    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]]) -> None:
-        super().__init__(holdings)
-        self.dripped, self.go_on = threading.Event(), threading.Event()
-
-    def stream(
-        self,
-        peer: Peer,
-        ask: SegmentAsk,
-        wanted: Sequence[tuple[ChunkId, int]],
-        deliver: Deliver,
-        *,
-        patience: float,
-        timeout: float,
-    ) -> StreamEnd:
-        def slowly(index: int, data: memoryview) -> None:
-            deliver(index, data)
-            if index == 0:
-                self.dripped.set()
-                assert self.go_on.wait(10)
-
-        return super().stream(peer, ask, wanted, slowly, patience=patience, timeout=timeout)
-
-
-def asked(cluster: Cluster) -> list[tuple[NodeId, AskMode, int]]:
-    return [(node, ask.mode, ask.hops) for node, ask in cluster.network.asks]
-
-
-def a_cluster(holdings: dict[int, dict[ChunkId, bytes]], course: Course = NO_COURSE) -> Cluster:
-    cluster = Cluster(holdings)
-    cluster.segments = cluster.network
-    cluster.course = course
-    return cluster
+from tests.unit.fetch_cluster import (
+    ALL,
+    CHUNKS,
+    DATA,
+    ME,
+    N1,
+    N2,
+    N3,
+    SEGMENT,
+    Cluster,
+    Dripping,
+    MemoryOrigin,
+    SilentPeers,
+    a_cluster,
+    asked,
+    everywhere,
+    nowhere,
+)
 
 
 def test_a_fill_comes_from_the_predecessor_in_the_chain_which_is_told_the_asker_s_place() -> None:
@@ -184,7 +119,7 @@ def test_a_reader_s_chunk_comes_from_the_gateway_of_the_rack_or_from_who_takes_o
         await fetcher.chunk(SEGMENT, CHUNKS[1], timeout=5, fill=False)
 
     cluster.run(scenario)
-    assert asked(cluster) == [(N1.node_id, AskMode.GATE, 0), (N2.node_id, AskMode.GATE, 0)]
+    assert asked(cluster) == [(N1.node_id, AskMode.GATE, 3), (N2.node_id, AskMode.GATE, 3)]
     assert cluster.network.fetched == [(N2.node_id, CHUNKS[1].chunk_id)]
 
 
@@ -308,6 +243,7 @@ def test_where_the_reader_of_the_origin_is_late_a_reader_here_may_have_its_bytes
     cluster.run(scenario)
     assert origin.bypasses == [(N3.node_id, len(DATA[4]))]
     assert origin.reads == [CHUNKS[4].chunk_id]
+    assert origin.given == [(N3.node_id, CHUNKS[4].chunk_id)]
 
 
 def test_an_origin_that_cannot_be_read_is_named_in_the_error() -> None:
@@ -367,6 +303,25 @@ def test_a_home_that_is_slow_is_not_waited_for_while_another_one_has_the_chunk()
 
     cluster.run(scenario)
     assert peers.fetched == [(other, CHUNKS[3].chunk_id)]
+
+
+def test_a_gateway_that_sends_hardly_anything_is_not_waited_for_while_a_home_has_the_chunk() -> None:
+    cluster = a_cluster(everywhere(), Course(None, (N2,), 0))
+    cluster.network.holdings[N2.node_id] = {CHUNKS[0].chunk_id: DATA[0]}
+    cluster.network = cluster.segments = dripping = Dripping(cluster.network.holdings)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                readers = [
+                    group.create_task(fetcher.chunk(SEGMENT, chunk, timeout=10, fill=False)) for chunk in CHUNKS[:2]
+                ]
+            assert all(reader.result().place is not None for reader in readers)
+            assert dripping.dripped.is_set() and not dripping.go_on.is_set()
+        finally:
+            dripping.go_on.set()
+
+    cluster.run(scenario)
 
 
 def test_nobody_says_that_a_chunk_is_nowhere_before_a_slow_peer_has_answered() -> None:

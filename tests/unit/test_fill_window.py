@@ -43,6 +43,23 @@ def test_every_segment_is_begun_once_and_no_more_than_the_bounds_are_under_way(
     assert begun == list(range(len(sizes)))
 
 
+def test_what_comes_for_a_peer_takes_no_place_and_is_waited_for_all_the_same() -> None:
+    window = Window(range(6), lambda _: MIB, most_segments=2)
+    assert window.take({0, 2, 5}.__contains__) == [0, 1, 2, 3]
+    assert sorted(window.under_way) == [0, 1, 2, 3]
+    window.done(0)
+    assert window.take({5}.__contains__) == []
+    window.done(1)
+    assert window.take({5}.__contains__) == [4, 5]
+    for number in (2, 3, 4):
+        window.done(number)
+    assert not window.over
+    window.failed(5)
+    assert window.take() == [5]
+    window.done(5)
+    assert window.over
+
+
 def test_a_segment_that_fails_is_tried_again_after_all_others_and_given_up_in_the_end() -> None:
     window = Window(range(3), lambda _: MIB, most_segments=1)
     tried: list[int] = []

@@ -31,7 +31,7 @@ def test_the_chunk_id_is_plain_blake3() -> None:
 
 def test_a_v6_address_gets_brackets_in_a_url() -> None:
     peer = Peer(parse_node_id("00" * 16), 1, "n", "", "fe80::1", 80, 1)
-    assert peer.url == "http://[fe80::1]:80"
+    assert peer.url == "[fe80::1]:80"
 
 
 @pytest.mark.parametrize(

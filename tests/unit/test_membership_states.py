@@ -155,7 +155,7 @@ def test_hearsay_changes_nothing_about_a_living_peer() -> None:
     assert members.due(1.0) == []
 
 
-def test_hearsay_of_a_restart_elsewhere_is_tried_and_taken_when_it_answers() -> None:
+def test_hearsay_of_a_restart_elsewhere_is_tried_and_taken_when_the_first_is_gone() -> None:
     members = membership()
     members.contact_ok(N1, 0.0, b"a")
     moved = replace(N1, incarnation=2, port=9000)
@@ -163,7 +163,48 @@ def test_hearsay_of_a_restart_elsewhere_is_tried_and_taken_when_it_answers() -> 
     assert members.due(1.0) == [Probe(moved)]
     assert members.view().by_id[N1.node_id].port == 7000
     members.contact_ok(moved, 1.1, b"b")
+    assert Probe(N1) in members.due(1.1)
+    members.contact_failed(N1.node_id, 1.2, at=N1)
+    assert members.due(1.2) == [Probe(moved)]
+    members.contact_ok(moved, 1.3, b"b")
     assert members.view().by_id[N1.node_id] == moved
+
+
+def test_nobody_takes_the_place_of_a_node_that_answers_by_saying_that_it_is_a_later_start_of_it() -> None:
+    members = membership()
+    members.contact_ok(N1, 0.0, b"a")
+    impostor = replace(N1, incarnation=99, host="10.6.6.6", weight=1 << 40)
+    for now in range(1, 60):
+        members.heard(impostor, float(now))
+        members.contact_ok(impostor, float(now), b"b")
+        assert Probe(N1) in members.due(float(now))
+        members.contact_ok(N1, now + 0.1, b"a")
+        assert members.view().by_id[N1.node_id] == N1
+    assert members.conflicts()
+
+
+def test_members_that_are_made_up_leave_room_for_those_that_answer_and_are_not_asked_without_end() -> None:
+    members = membership()
+    asked = 0
+    for now in range(0, 600, 30):
+        for number in range(8192):
+            host = f"10.9.9.{number % 4}"
+            members.heard(replace(N1, node_id=NodeId(number.to_bytes(16, "big")), host=host, port=number), float(now))
+        for probe in members.due(float(now)):
+            asked += 1
+            members.contact_failed(probe.peer.node_id, float(now), at=probe.peer)
+    assert asked <= 4 * 128 * 9
+    members.heard(N2, 600.0)
+    assert Probe(N2) in members.due(600.0)
+    members.contact_ok(N2, 600.0)
+    assert others(members) == {N2.node_id}
+
+
+def test_who_answers_as_another_node_each_time_does_not_fill_the_memory() -> None:
+    members = membership()
+    for number in range(9000):
+        members.contact_ok(replace(N1, node_id=NodeId(number.to_bytes(16, "big"))), 0.0)
+    assert len(members.known()) == 8192
 
 
 def test_a_false_address_that_fails_does_not_hurt_the_peer() -> None:

@@ -111,8 +111,25 @@ def test_what_cannot_be_had_ends_a_warm_and_is_told(tmp_path: Path) -> None:
             async with running(tmp_path / "a", node) as other:
                 snapshot = await published(other, a_source(tmp_path / "source"))
                 opened = await node.open(snapshot)
+            node.fills.away_seconds = 1.0
             with pytest.raises(Unavailable, match=r"\d+ of \d+ segments of .* could not be had"):
                 await node.fills.warm(opened, untold)
+
+    run(main)
+
+
+def test_a_warm_waits_for_a_member_that_is_away_for_a_while(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "b") as node:
+            async with running(tmp_path / "a", node) as other:
+                snapshot = await published(other, a_source(tmp_path / "source"))
+                opened = await node.open(snapshot)
+            async with asyncio.TaskGroup() as group:
+                warm = group.create_task(node.fills.warm(opened, untold))
+                await until(lambda: bool(node.agent.suspects()) or len(node.agent.view().peers) == 1)
+                async with running(tmp_path / "a", node):
+                    fill = await warm
+            assert fill.whole == fill.segments
 
     run(main)
 

@@ -12,6 +12,8 @@ from hoard_p2p.cluster.discovery import Address
 from hoard_p2p.config import NodeSettings
 from hoard_p2p.errors import BadRequest, Refused
 from hoard_p2p.ids import parse_snapshot_id
+from hoard_p2p.node import operations
+from hoard_p2p.node.local import LocalRequest
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.securing import security_of
 from hoard_p2p.peer import NodeId
@@ -77,6 +79,28 @@ def test_nodes_with_other_keys_or_none_are_left_alone_and_it_is_said(
     run(main)
 
 
+@pytest.mark.parametrize("same_key", [True, False], ids=["one-encrypts", "other-key"])
+def test_a_node_that_cannot_talk_to_those_it_finds_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, same_key: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    key = a_key(tmp_path / "key")
+    other = key if same_key else a_key(tmp_path / "other")
+
+    async def main() -> None:
+        async with (
+            running(tmp_path / "n", key_file=key, encrypt=True) as node,
+            running(tmp_path / "m", key_file=other, encrypt=not same_key) as stranger,
+        ):
+            for asker, asked in ((node, stranger), (stranger, node)):
+                asker.agent.found(Address(asked.me.host, asked.me.port))
+                await until(lambda asked=asked: f"port {asked.me.port} is left alone" in caplog.text)  # type: ignore[misc]
+            assert "--cluster-key-file and --encrypt must be" in caplog.text
+            assert all(len(one.agent.view().peers) == 1 for one in (node, stranger))
+
+    run(main)
+
+
 def test_a_key_is_rotated_while_the_nodes_see_each_other(tmp_path: Path) -> None:
     old, new = new_key(), new_key()
     files = [a_key(tmp_path / f"k{n}", *lines) for n, lines in enumerate([(old,), (old, new), (new, old), (new,)])]
@@ -107,3 +131,19 @@ def test_a_key_file_that_others_can_read_keeps_the_node_from_starting(tmp_path: 
     Path(key).chmod(0o644)
     with pytest.raises(Refused, match="chmod 600"):
         security_of(settings(cluster_key_file=key), NodeId(bytes(16)))
+
+
+def test_who_may_use_the_unix_socket_has_the_counters_and_the_true_address_of_a_node_with_a_key(tmp_path: Path) -> None:
+    key = a_key(tmp_path / "key")
+
+    async def main() -> None:
+        async with running(tmp_path / "n", key_file=key, encrypt=True) as node:
+            reply = await operations.handle(node, LocalRequest("metrics", {}, [], 1, report))
+            assert "hoard_peers 0.0" in str(reply.body["text"])
+            reply = await operations.handle(node, LocalRequest("ping", {}, [], 1, report))
+            assert reply.body["url"] == f"https://127.0.0.1:{node.me.port}"
+
+    async def report(body: object) -> None:
+        return
+
+    run(main)

@@ -1,7 +1,9 @@
 """Origins over real nodes: who may read what, publishing without copies, evicting what can be read again."""
 
+import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
@@ -12,7 +14,9 @@ from hoard_p2p.errors import BadRequest, Refused, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted, segment_of
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.publishing import publish
+from hoard_p2p.node.status import full_status
 from hoard_p2p.peer import origin_id
 from tests.unit.node_cluster import run, running, until
 
@@ -74,6 +78,18 @@ def test_a_shared_origin_is_published_without_copies_and_known_everywhere(tmp_pa
             assert record.origin == url_of(source)
             assert other.store.extents_count() == 0, "nothing was sent"
             assert node.names.digests() == other.names.digests()
+
+    run(main)
+
+
+def test_few_copies_of_what_some_node_can_read_again_are_no_alarm(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            await shared(node, source)
+            await until(lambda: bool(other.agent.reading(origin_id(url_of(source)))))
+            for one in (node, other):
+                assert (await full_status(one))["under_replicated_bytes"] == 0
 
     run(main)
 
@@ -144,7 +160,49 @@ def test_nodes_agree_on_the_reader_and_pass_to_the_next_one(tmp_path: Path) -> N
             assert {chosen.node_id, after.node_id} == {node.me.node_id, other.me.node_id}
             assert node.origins.reader(segment, {chosen.node_id, after.node_id}) is None
             node.origins.bypassed(segment, chosen, 1)
+            assert node.origins.reader(segment, ()) == chosen, "all nodes pass it by, each by a little"
+            node.origins.silent(chosen)
             assert node.origins.reader(segment, ()) == after, "who was late ranks last"
+
+    run(main)
+
+
+def test_where_all_readers_of_the_set_gave_up_the_next_node_takes_over_and_all_agree_on_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with AsyncExitStack() as stack:
+            nodes: list[Node] = []
+            for number in range(3):
+                nodes.append(await stack.enter_async_context(running(tmp_path / f"n{number}", *nodes, allow=[source])))
+            snapshot = await shared(nodes[0], source)
+            origin = origin_id(url_of(source))
+            await until(lambda: all(len(node.agent.reading(origin)) == 3 for node in nodes))
+            await until(lambda: all(node.names.snapshot(snapshot) is not None for node in nodes))
+            segment = await first_segment(nodes[0], snapshot)
+            lanes = [OriginReads(node.names, node.known_origins, node.agent, streams=1) for node in nodes]
+            (first,) = {lane.reader(segment, ()) for lane in lanes}
+            assert first is not None
+            (second,) = {lane.reader(segment, {first.node_id}) for lane in lanes}
+            assert second not in {None, first}
+            for lane in lanes:
+                lane.close()
+
+    run(main)
+
+
+def test_an_origin_that_is_named_while_others_are_looked_at_is_not_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node:
+            fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(node.known_origins.look())
+                    await asyncio.sleep(0)
+                    url = await node.known_origins.name(os.fspath(source), fd)
+            finally:
+                os.close(fd)
+            assert node.known_origins.is_open(url)
 
     run(main)
 
@@ -247,6 +305,25 @@ def test_bytes_past_a_reader_are_a_share_of_what_came(tmp_path: Path) -> None:
             assert not node.origins.may_bypass(segment, 1000, 0.01), "it is not late yet"
             node.origins.bypassed(segment, node.me, 1000)
             assert not node.origins.may_bypass(segment, 1, 10.0)
+
+    run(main)
+
+
+def test_all_nodes_that_want_a_snapshot_together_read_no_larger_share_past_its_readers(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            snapshot = await shared(node, source)
+            segment = await first_segment(node, snapshot)
+            node.origins.received(snapshot, 200_000)
+            assert node.origins.may_bypass(segment, 1000, 10.0)
+            await until(lambda: other.names.snapshot(snapshot) is not None)
+            with node.fills.wanting(snapshot), other.fills.wanting(snapshot):
+                await until(lambda: len(node.agent.wanting(snapshot)) == 2)
+                assert not node.origins.may_bypass(segment, 501, 10.0)
+                assert node.origins.may_bypass(segment, 500, 10.0)
+                node.origins.bypassed(segment, node.me, 500)
+                assert not node.origins.may_bypass(segment, 1, 10.0)
 
     run(main)
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
@@ -19,10 +19,12 @@ from hoard_p2p.node.course import Course
 from hoard_p2p.node.evicting import Outcome
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.publishing import publish
+from hoard_p2p.node.service import NodeService
 from hoard_p2p.storage.claims import Claims
 from hoard_p2p.storage.eviction import Part
 from hoard_p2p.storage.reclaim import STEP
 from hoard_p2p.storage.records import SnapshotRecord
+from hoard_p2p.transfer.wire_life import VouchRequest
 from tests.unit.node_cluster import run, running, until
 
 MIB = 1 << 20
@@ -127,6 +129,29 @@ def test_two_nodes_that_evict_at_once_keep_a_copy_of_everything(tmp_path: Path) 
                 for node in (one, two):
                     group.create_task(node.retention.evict(snapshot))
             assert await segments_here(one, snapshot) | await segments_here(two, snapshot) == everything
+
+    run(main)
+
+
+class EagerVoucher(NodeService):
+    """Vouches for everything that it is asked about, and has nothing."""
+
+    async def vouch(self, request: VouchRequest) -> Sequence[int]:
+        return request.segments
+
+
+@pytest.mark.expect_warnings
+def test_who_vouches_for_what_it_does_not_have_costs_no_copy_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as node:
+            snapshot = await published(node, a_tree(tmp_path / "a", 1), replicas=1)
+            everything = await segments_here(node, snapshot)
+            async with running(tmp_path / "liar", node, service=EagerVoucher):
+                assert (await node.retention.evict(snapshot)).size == 0
+                assert await segments_here(node, snapshot) == everything
+                assert "what liar vouches for does not count" in caplog.text
 
     run(main)
 

@@ -62,7 +62,13 @@ def test_it_counts_what_is_on_the_disks_of_real_nodes(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
             snapshot = await published(one, a_tree(tmp_path / "a", 1), replicas=2)
-            body = await where(one, snapshot)
+            told: list[dict[str, Json]] = []
+
+            async def report(body: dict[str, Json]) -> None:
+                told.append(body)
+
+            body = await where(one, snapshot, report)
+            assert told[0] == {"phase": "asking nodes", "done": 0, "total": 1}
             assert {(node["name"], node["missing"]) for node in listed(body)} == {("n", 0), ("m", 0)}
             assert two.me.name == "m" and body["held_anywhere"] == body["bytes"]
 
