@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from hoard_p2p.ids import Bytes, ChunkId, SnapshotId
 
@@ -258,6 +258,24 @@ class PeerChunks(Protocol):
         `timeout`: seconds without progress. Raises PeerUnavailable (also for half-way failures: what was delivered
         stays good) and ChunkCorrupt (wrong bytes: the peer is to be shunned)."""
         ...
+
+    def abandon(self, peer: "Peer", reason: str) -> None:
+        """Break off what is being asked of `peer`, in whatever thread: that raises PeerUnavailable with `reason`. Does
+        not wait for it."""
+        ...
+
+
+@runtime_checkable
+class Gathering(Protocol):
+    """A `deliver` of `PeerChunks` or `PeerSegments` that would rather take several chunks at once. A client that calls
+    `gather` before the first chunk promises that what it delivers stays good until `settle`, which it calls before it
+    reuses the buffer, and at the end, however that comes about."""
+
+    def __call__(self, index: int, data: memoryview) -> None: ...
+
+    def gather(self) -> None: ...
+
+    def settle(self) -> None: ...
 
 
 class AskMode(Enum):

@@ -73,6 +73,7 @@ class Filling:
         self.on_landed: Callable[[int, int, int], None] | None = None
         self.taken: dict[tuple[int, int], int] = {}
         self._windows: dict[int, Window] = {}
+        self._chunk, self._latency = shape.chunk, shape.latency
         self._order = common_order(SET, shape.segments)
         self._asked = [0] * nodes
         self._outside: list[dict[int, list[Flight]]] = [{} for _ in range(nodes)]
@@ -193,24 +194,23 @@ class Filling:
     def _send(self, flight: Flight) -> None:
         """Send the next chunk, if nothing is on its way and there is one."""
         segment, theirs = flight.segment, flight.theirs
-        wanted = self.whole & ~flight.mine[segment]
-        if theirs is not None:
-            wanted &= theirs[segment]
+        wanted = (self.whole if theirs is None else theirs[segment]) & ~flight.mine[segment]
         if self.taken:
             wanted &= ~self.taken.get((flight.node, segment), 0)
         if not wanted or flight.bit or (self.dead and flight.source in self.dead):
             return
         flight.bit = wanted & -wanted
-        engine = self.engine
-        landed = carry(engine.now, self.shape.chunk, flight.path)
-        engine.at(landed if theirs is None else landed + self.shape.latency, self._landed, flight)
+        landed = carry(self.engine.now, self._chunk, flight.path)
+        self.engine.at(landed if theirs is None else landed + self._latency, self._landed, flight)
 
     def _landed(self, flight: Flight) -> None:
         if flight.over or (self.dead and (flight.source in self.dead or flight.node in self.dead)):
             return
         bit, flight.bit = flight.bit, 0
-        self.land(flight.node, flight.segment, bit)
-        if flight.mine[flight.segment] != self.whole:
+        mine, segment = flight.mine, flight.segment
+        self.land(flight.node, segment, bit)
+        has = mine[segment]
+        if has != self.whole and (flight.theirs is None or flight.theirs[segment] & ~has):
             self._send(flight)
 
     # --- deaths

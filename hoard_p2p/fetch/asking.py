@@ -9,20 +9,24 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, PeerBusy, PeerUnavailable, StoreFailed, Unavailable
+from hoard_p2p.fetch.delivery import Delivery, Received
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
+from hoard_p2p.fetch.pace import Drag
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
 from hoard_p2p.fetch.silence import Silence
 from hoard_p2p.fetch.sources import Favour, Source
 from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
+from hoard_p2p.fetch.watching import watched
 from hoard_p2p.ids import ChunkId, short
 from hoard_p2p.interfaces import AskMode, PeerChunks, PeerSegments, Place, SegmentAsk
 from hoard_p2p.peer import NodeId, Peer
@@ -36,6 +40,7 @@ PATIENCE = {AskMode.GATE: 0.1, AskMode.FETCH: 0.1, AskMode.CHAIN: 1.0}
 """Seconds without a chunk after which a peer is to say `pending`."""
 
 Deliver: TypeAlias = Callable[[int, memoryview], None]
+T = TypeVar("T")
 
 
 class Note(Protocol):
@@ -57,6 +62,10 @@ class Keeper(Protocol):
 
     def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
         """Store a chunk. Raises StoreFailed."""
+        ...
+
+    def keep_many(self, segment: Segment, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[Place]:
+        """`keep` for several chunks. Raises StoreFailed: then some may be stored."""
         ...
 
     def ended(self, segment: Segment, whole: bool) -> None:
@@ -116,23 +125,29 @@ class Questions:
         self._failed = failed
         self._lanes = lanes
         self._rack = rack
+        self._drag = Drag()
         self.unstored = Unstored()
         self.tally = Tally()
 
     async def ask(self, flight: Flight, lane: Lane, source: Source, batch: Sequence[Wanted]) -> Answer:
         """Ask a peer for `batch`; what comes lands in the flight."""
         loop = asyncio.get_running_loop()
-        peer, given = source.peer, list[int]()
+        peer, landings = source.peer, Landings(loop, flight.land, flight.awaited)
+        delivery = self._delivery(flight, batch, landings, self._note(lane, source))
+        given = delivery.given
         async with lane.turns.turn(peer.node_id):
             silent = lane.turns.silent(peer.node_id, loop.time())
             if silent:
                 flight.tell(peer, silent)
                 flight.unreachable = True
                 return Answer(useless=silent)
-            deliver, began = self._deliver(flight, batch, given, self._note(lane, source)), loop.time()
-            work = self._work(flight, lane, source, batch, deliver)
+            work, began = _ended(self._work(flight, lane, source, batch, delivery), delivery), loop.time()
             try:
-                answer = await loop.run_in_executor(lane.executor, work)
+                with (
+                    flight.landing(landings.tell),
+                    watched(self._drag, peer, given, self._peers.abandon, loop) as begins,
+                ):
+                    answer = await loop.run_in_executor(lane.executor, begins(work))
             except PeerBusy as error:
                 flight.unreachable = True
                 useless, took = "" if source.mode else str(error), loop.time() - began
@@ -180,11 +195,14 @@ class Questions:
     async def read(self, flight: Flight, lane: Lane, me: Peer, batch: Sequence[Wanted]) -> Answer:
         """Read `batch` from the origin, here."""
         loop = asyncio.get_running_loop()
-        given: list[int] = []
-        deliver = self._deliver(flight, batch, given, partial(self.tally.note, Way.ORIGIN, far=False))
+        landings = Landings(loop, flight.land, flight.awaited)
+        delivery = self._delivery(flight, batch, landings, partial(self.tally.note, Way.ORIGIN, far=False))
+        given = delivery.given
+        work = _ended(partial(self._origins.read, flight.segment, batch, delivery), delivery)
         try:
             async with lane.turns.turn(me.node_id):  # an origin that hangs does not take all threads
-                absent = await loop.run_in_executor(lane.executor, self._origins.read, flight.segment, batch, deliver)
+                with flight.landing(landings.tell):
+                    absent = await loop.run_in_executor(lane.executor, work)
         except Unavailable as error:
             log.info("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
             flight.tell(me, str(error))
@@ -195,21 +213,22 @@ class Questions:
             )
         return Answer(given, absent)
 
-    def _deliver(self, flight: Flight, batch: Sequence[Wanted], given: list[int], note: Note) -> Deliver:
-        """For a thread: store a chunk, and land it; `given` are the indexes of those."""
-        landings = Landings(asyncio.get_running_loop(), flight.land)
+    def _delivery(self, flight: Flight, batch: Sequence[Wanted], landings: Landings, note: Note) -> Delivery:
+        """For a thread: stores chunks, and lands them."""
+        return Delivery(batch, partial(self._keep_all, flight, note), landings)
 
-        def deliver(index: int, data: memoryview) -> None:
-            chunk = batch[index]
-            note(len(data), again=chunk.chunk_id not in flight.missing)
-            landed = self._keep(flight.segment, chunk, data)
-            given.append(index)
-            landings.note(chunk.chunk_id, landed)
-
-        return deliver
+    def _keep_all(self, flight: Flight, note: Note, burst: Sequence[Received]) -> list[Landed]:
+        segment = flight.segment
+        for received in burst:
+            note(received.chunk.length, again=received.chunk.chunk_id not in flight.missing)
+        self._origins.received(segment.snapshot, sum(received.chunk.length for received in burst))
+        if len(burst) > 1:
+            with suppress(StoreFailed, Corrupt):  # each by itself then: there may be room for some
+                places = self._keeper.keep_many(segment, [(received.chunk, received.data) for received in burst])
+                return [Landed(place, b"") for place in places]
+        return [self._keep(segment, received.chunk, received.data) for received in burst]
 
     def _keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Landed:
-        self._origins.received(segment.snapshot, len(data))
         try:
             return Landed(self._keeper.keep(segment, chunk, data), b"")
         except (StoreFailed, Corrupt) as error:  # I5: the reader gets its bytes all the same
@@ -236,3 +255,15 @@ class Questions:
             "peer %s sent wrong bytes and is asked last for a while: %s", peer.name, error,
         )  # fmt: skip
         self._favour.shun(peer.node_id, now)
+
+
+def _ended(work: Callable[[], T], delivery: Delivery) -> Callable[[], T]:
+    """`work`, and then the end of what it delivers, whatever becomes of it."""
+
+    def both() -> T:
+        try:
+            return work()
+        finally:
+            delivery.end()
+
+    return both

@@ -18,11 +18,11 @@ from hoard_p2p.fetch.asking import Keeper, Lane, Questions
 from hoard_p2p.fetch.beside import Beside
 from hoard_p2p.fetch.flight import LULL, MOMENT, Flight, shortened
 from hoard_p2p.fetch.following import Following
-from hoard_p2p.fetch.lanes import Drain, demand_of, fill_of
+from hoard_p2p.fetch.lanes import Drain, fill_of
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
-from hoard_p2p.fetch.pace import Pace
+from hoard_p2p.fetch.rounds import Rounds
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
-from hoard_p2p.fetch.sources import Favour, Source, Sources
+from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.fetch.tally import Tally
 from hoard_p2p.fetch.unstored import Unstored
 from hoard_p2p.ids import ChunkId, SnapshotId, short
@@ -124,7 +124,7 @@ class Fetcher:
         self._ahead: set[_Key] = set()
         self._verdicts: dict[_Key, _Verdict] = {}
         self._beside = Beside(asked)
-        self._pace = Pace()
+        self._rounds = Rounds(group, sources, self._drain, self._demand, me)
 
     @property
     def received(self) -> int:
@@ -220,6 +220,12 @@ class Fetcher:
         `seconds`."""
         key = (segment.snapshot, segment.number)
         return await self._beside.room(lambda: key in self._flights, seconds)
+
+    def handed(self, segment: Segment, peer: Peer, chunks: Iterable[Wanted]) -> None:
+        """A peer has read these in this node's place: what a flight lacks of them comes from there."""
+        flight = self._flights.get((segment.snapshot, segment.number))
+        if flight is not None:
+            self._group.create_task(self._drain.take_handed(flight, self._demand, peer, tuple(chunks)))
 
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
@@ -331,7 +337,7 @@ class Fetcher:
             if flight.waited() and not flight.due():  # all of it is being brought
                 await flight.stirred(MOMENT)
                 continue
-            over = await self._demand_round(flight)
+            over = await self._rounds.demand(flight)
             if flight.filling:  # it may bring what the others lack; who did not answer may do so before it is over
                 await flight.pause(pause, lambda: not flight.filling)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -345,44 +351,6 @@ class Fetcher:
                 return
             await flight.pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _demand_round(self, flight: Flight) -> bool:
-        """Ask each source in turn. One that has what is waited for, and is slow, goes on while the next one is asked
-        too; nobody is given up before all have answered. Returns false if some were not asked, since the fill lane was
-        bringing all that is waited for: it may yet fail to."""
-        slow: set[asyncio.Task[None]] = set()
-        async for source in self._sources.demand(flight):
-            if not flight.due():
-                return False
-            task = self._group.create_task(self._drained(flight, source))
-            task.add_done_callback(lambda _: flight.stir())
-            if source.mode is not None:
-                await task
-            elif not await self._keeps_pace(flight, task, source.peer.node_id):
-                slow.add(task)
-        while flight.due() and (slow := {task for task in slow if not task.done()}):
-            await flight.stirred(LULL)
-        return True
-
-    async def _drained(self, flight: Flight, source: Source) -> None:
-        try:
-            await self._drain.drain(demand_of(flight, self._demand), source)
-        except HoardError as error:
-            log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
-        except Exception:  # the door of this task: a bug must not end the group, and the node with it
-            log.exception("asking %s for segment %d failed", source.peer.name, flight.segment.number)
-
-    async def _keeps_pace(self, flight: Flight, task: "asyncio.Task[None]", node: NodeId) -> bool:
-        """Wait for a source; false once it has brought nothing for longer than it usually takes."""
-        loop = asyncio.get_running_loop()
-        began, before = loop.time(), flight.landings
-        while not task.done():
-            await asyncio.wait({task}, timeout=self._pace.patience(node))
-            if flight.landings == before and not task.done():
-                return False
-            before = flight.landings
-        self._pace.took(node, loop.time() - began)
-        return True
 
     def _give_up(self, key: _Key, flight: Flight) -> None:
         """Everybody answered, and nobody has what is asked for."""

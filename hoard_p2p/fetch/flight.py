@@ -77,10 +77,12 @@ class Flight:
         self._round: set[ChunkId] = set()
         self._stir = asyncio.Event()
         self._demanded: Counter[ChunkId] = Counter()
+        self._handed, self._once_handed = set[ChunkId](), set[ChunkId]()
         self._left_since: dict[ChunkId, float] = {}
         """Since when a chunk that is waited for is left to the fill lane."""
         self._filled: frozenset[ChunkId] = frozenset()
         self._progress = float("-inf")
+        self._tellers: list[Callable[[], None]] = []
 
     def begin(self, missing: Iterable[Wanted]) -> None:
         self.missing = {chunk.chunk_id: chunk for chunk in missing}
@@ -92,6 +94,7 @@ class Flight:
         future: asyncio.Future[Landed] = asyncio.get_running_loop().create_future()
         self._wanted[chunk.chunk_id] = chunk
         self._waiting.setdefault(chunk.chunk_id, []).append(future)
+        self._tell_landings()  # it may have come, untold since nobody waited
         if chunk.chunk_id not in self._round:
             self._stir.set()
         return future
@@ -99,6 +102,7 @@ class Flight:
     def follow(self, following: Following) -> Callable[[], None]:
         """What lands of the chunks of `following` is told to it, until the returned function is called."""
         self._followers.append(following)
+        self._tell_landings()
         self._stir.set()
 
         def leave() -> None:
@@ -132,6 +136,23 @@ class Flight:
 
     # --- what arrives
 
+    def awaited(self) -> bool:
+        """Whether somebody is to be told of each landing at once. From any thread."""
+        return bool(self._waiting or self._followers)
+
+    @contextmanager
+    def landing(self, tell: Callable[[], None]) -> Iterator[None]:
+        """`tell` lands what came meanwhile and was not told yet."""
+        self._tellers.append(tell)
+        try:
+            yield
+        finally:
+            self._tellers.remove(tell)
+
+    def _tell_landings(self) -> None:
+        for tell in list(self._tellers):
+            tell()
+
     def land(self, chunk_id: ChunkId, landed: Landed) -> None:
         self.landings += 1
         self.missing.pop(chunk_id, None)
@@ -139,16 +160,19 @@ class Flight:
         self._wanted.pop(chunk_id, None)
         if chunk_id in self._filled:
             self._progress = self._clock()
-        for future in self._waiting.pop(chunk_id, ()):
+        waiting = self._waiting.pop(chunk_id, ())
+        for future in waiting:
             if not future.done():
                 future.set_result(landed)
         for following in self._followers:
             following.land(chunk_id, landed)
-        self._stir.set()
+        if waiting or self._followers or not self.missing:  # else nobody's plans depend on it
+            self._stir.set()
 
     def begin_round(self, place: Callable[[ChunkId], Place | None]) -> None:
         """Look after chunks that are waited for and not counted missing: here already (they came between a reader's
         look and this flight), or lost since the flight began."""
+        self._tell_landings()
         for chunk_id in self.waited() - self.missing.keys():
             here = place(chunk_id)
             if here is None:
@@ -166,6 +190,8 @@ class Flight:
     def due(self) -> list[Wanted]:
         """What the demand lane is to ask for: all that is waited for, but for what the fill lane is bringing."""
         waited, now = self.waited(), self._clock()
+        self.deferred |= not waited.isdisjoint(self._handed)
+        waited -= self._handed
         if now - self._progress < PROGRESS_SECONDS:
             left = {
                 chunk_id
@@ -180,7 +206,8 @@ class Flight:
         """What the fill lane is to ask for: everything, but for what the demand lane is asking for."""
         if not self.fills:
             return []
-        return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in self._demanded]
+        others = self._demanded.keys() | self._handed
+        return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in others]
 
     def nowhere(self) -> list[ChunkId]:
         """What nobody has, now that all have answered: what is waited for, and the rest if the fill asked for it."""
@@ -201,6 +228,23 @@ class Flight:
             yield
         finally:
             self._demanded -= asked
+            self._stir.set()
+
+    def still_missing(self, chunks: Iterable[Wanted]) -> list[Wanted]:
+        return [chunk for chunk in chunks if chunk.chunk_id in self.missing]
+
+    @contextmanager
+    def handing(self, chunks: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+        """Some of these come from who read them in this node's place meanwhile, and neither lane asks for them: each is
+        waited for so but once, whoever says that he has it."""
+        fresh = [chunk for chunk in self.still_missing(chunks) if chunk.chunk_id not in self._once_handed]
+        handed = {chunk.chunk_id for chunk in fresh}
+        self._once_handed |= handed
+        self._handed |= handed
+        try:
+            yield fresh
+        finally:
+            self._handed -= handed
             self._stir.set()
 
     @contextmanager
@@ -239,7 +283,8 @@ class Flight:
         self._stir.set()
 
     async def stirred(self, seconds: float) -> None:
-        """Until something landed, a lane ended its question, or somebody came; at most `seconds`."""
+        """Until something landed that somebody waits for, or the last chunk, a lane ended its question, or somebody
+        came; at most `seconds`."""
         self._stir.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -18,9 +18,11 @@ READER_SECONDS, READER_BUSY, READERS_WAITED_FOR = 5.0, 15.0, 2
 """A reader of the origin that sent nothing for so long is replaced. The one that takes over may have to wait for the
 first one itself, so it gets so much longer, and so forth up to so many times."""
 
-CHAIN_SECONDS, CHAIN_BUSY, CHAIN_STEP, CHAIN_LONGEST = 3.0, 15.0, 0.25, 30.0
+CHAIN_SECONDS, CHAIN_BUSY, CHAIN_STEP, CHAIN_LONGEST = 6.0, 15.0, 0.25, 30.0
 """A predecessor that sent nothing for so long is passed by: longer for each node before it, since the first chunk
-takes its time through each of them, but not for minutes in a chain of hundreds."""
+takes its time through each of them, but not for minutes in a chain of hundreds. More than a node that hangs is given:
+who is behind one that waits for it would otherwise go to another rack, one and all, just before it turns elsewhere
+itself."""
 
 BUSY_SECONDS = 3.0
 """A source that gave something within this time is busy."""

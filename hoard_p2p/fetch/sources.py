@@ -6,6 +6,7 @@ neighbour holds does not come from another rack once more.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.origins import NoOrigin, OriginLane
 from hoard_p2p.fetch.records import AskResidency, Records
 from hoard_p2p.fetch.segment import Segment
-from hoard_p2p.ids import SnapshotId
+from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import AskMode
 from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import candidates, draw
@@ -33,6 +34,7 @@ RESIDENCY_TIMEOUT = 2.0
 NEIGHBOUR_TIMEOUT = 0.1
 """The same for those in this node's rack, whom a reader may do without."""
 
+KEPT_RANKS = 256
 READERS_TRIED = 4
 """Readers of the origin that one round tries, each after the one before it failed."""
 
@@ -111,6 +113,7 @@ class Sources:
         self._course = course
         self._settled = settled
         self._origins = origins or NoOrigin()
+        self._ranked: OrderedDict[ChunkId, tuple[ClusterView, list[Peer]]] = OrderedDict()
         self._records = Records(residency, clock, group)
 
     async def demand(self, flight: Flight) -> AsyncIterator[Source]:
@@ -170,7 +173,7 @@ class Sources:
     async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
         segment = flight.segment
         now, view, suspects = self._clock(), self._view(), self._suspects()
-        ranked = [peer for peer in candidates(view.peers, segment.key) if peer.node_id != view.me]
+        ranked = [peer for peer in self._candidates(view, segment) if peer.node_id != view.me]
         ranked.sort(key=lambda peer: peer.node_id in suspects)
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()
@@ -193,6 +196,16 @@ class Sources:
         # Also one that did so in this very round: it was left at the first wrong byte.
         for peer in [peer for peer in ranked if self._favour.shunned(peer.node_id, now)][:LAST_RESORT]:
             yield Source(peer)
+
+    def _candidates(self, view: ClusterView, segment: Segment) -> list[Peer]:
+        """Kept: of 1,000 peers it takes milliseconds, and a flight has many rounds."""
+        known = self._ranked.pop(segment.key, None)
+        if known is None or known[0] is not view:
+            known = (view, candidates(view.peers, segment.key))
+        self._ranked[segment.key] = known
+        if len(self._ranked) > KEPT_RANKS:
+            self._ranked.popitem(last=False)
+        return known[1]
 
     def _readers(self, flight: Flight) -> Iterator[Source]:
         """The reader of the origin, and who takes over while each one fails."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import NodeId, Peer
-from hoard_p2p.placement import draw, homes
+from hoard_p2p.placement import draw, first_homes
 
 
 def chain(
@@ -26,7 +26,7 @@ def chain(
     if it takes part: what it reads comes into its rack, and must not come there once more along the chain.
     """
     peers = tuple(peers)
-    at_home = homes(peers, key, replicas)
+    at_home = first_homes(peers, key, replicas)
     homely = {peer.node_id for peer in at_home}
     others = draw((peer for peer in peers if peer.node_id in wants and peer.node_id not in homely), key)
     racks: dict[str, list[Peer]] = {}

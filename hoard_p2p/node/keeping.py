@@ -69,9 +69,20 @@ class StoreKeeper:
             self._sink(segment, segment.catalog).put(chunk.chunk_id, data, offset)
         else:
             self._writer.put(chunk.chunk_id, data)
-        place = self.place(chunk.chunk_id)
+        return self._kept(chunk.chunk_id)
+
+    def keep_many(self, segment: Segment, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[Place]:
+        """`keep` for several chunks: those of shared slabs with one look at the index and few writes."""
+        if segment.catalog is not None and segment.file:
+            return [self.keep(segment, chunk, data) for chunk, data in chunks]
+        healed = {chunk.chunk_id: self._heal(chunk.chunk_id, data) for chunk, data in chunks}
+        self._writer.put_many([(chunk.chunk_id, data) for chunk, data in chunks if healed[chunk.chunk_id] is None])
+        return [healed[chunk.chunk_id] or self._kept(chunk.chunk_id) for chunk, _ in chunks]
+
+    def _kept(self, chunk_id: ChunkId) -> Place:
+        place = self.place(chunk_id)
         if place is None:
-            raise StoreFailed(f"chunk {short(chunk.chunk_id)} was lost while it was written")
+            raise StoreFailed(f"chunk {short(chunk_id)} was lost while it was written")
         return place
 
     def ended(self, segment: Segment, whole: bool) -> None:

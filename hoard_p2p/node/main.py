@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from hoard_p2p.config import LEAST_CAPACITY, NodeSettings, parse_floor
 from hoard_p2p.errors import DeadlineExceeded, HoardError
@@ -32,7 +32,9 @@ from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.room import default_capacity, disk_of
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
-from hoard_p2p.transfer.server import Limits, PeerServer, bind, make_server
+from hoard_p2p.transfer.keys import Security
+from hoard_p2p.transfer.server import Limits, bind, make_server
+from hoard_p2p.transfer.service import PeerService
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +45,31 @@ GOODBYE_SECONDS = 2.0
 WATCH_SECONDS = 2.0
 
 
+class Door(Protocol):
+    """What peers come to."""
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answer on a bound socket, and take it."""
+        ...
+
+    async def stop(self) -> None:
+        """Let nobody in any more. Idempotent."""
+        ...
+
+
+class MakeDoor(Protocol):
+    def __call__(self, service: PeerService, *, limits: Limits, security: Security) -> Door: ...
+
+
 class _Stop(Exception):
     """Somebody asked the node to stop."""
 
 
-def run_node(settings: NodeSettings, report: Report) -> int:
+def run_node(settings: NodeSettings, report: Report, make_door: MakeDoor = make_server) -> int:
     """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
 
-    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, Refused if it may open too few
-    files, and HoardError if the address is taken.
+    `report` is told once the node answers; peers come to the door that `make_door` makes. Raises NodeRunning,
+    StoreFailed, BadRequest, Refused if it may open too few files, and HoardError if the address is taken.
     """
     allow_files(NODE_FILES, "a node")
     settings = with_rack(settings)
@@ -60,7 +78,7 @@ def run_node(settings: NodeSettings, report: Report) -> int:
         set_days(store, settings.scrub_days)
         ingest.sweep(settings.data_dir)
         try:
-            asyncio.run(_serve(settings, store, report))
+            asyncio.run(_serve(settings, store, report, make_door))
         except ExceptionGroup as group:
             raise _reason(group) from group
     return 0
@@ -85,7 +103,7 @@ def _set_capacity(store: Store, settings: NodeSettings) -> None:
         store.set_capacity(max(share, LEAST_CAPACITY))
 
 
-async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
+async def _serve(settings: NodeSettings, store: Store, report: Report, make_door: MakeDoor) -> None:
     stop = asyncio.Event()
     security = security_of(settings, store.node_id)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -99,7 +117,7 @@ async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
         async with PeerControl(security) as control, asyncio.TaskGroup() as group:
             node = Node(NodeParts(settings, store, control, group, stop, security=security), listener.getsockname()[1])
             limits = Limits(send_rate=settings.peer_limit)
-            server = make_server(NodeService(node), limits=limits, security=security)
+            server = make_door(NodeService(node), limits=limits, security=security)
             await _run(node, server, listener, report)
     except* _Stop:
         log.info("the node stops")
@@ -112,7 +130,7 @@ async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
         raise HoardError(f"the node stopped: {node.failed}")
 
 
-async def _run(node: Node, server: PeerServer, listener: socket.socket, report: Report) -> None:
+async def _run(node: Node, server: Door, listener: socket.socket, report: Report) -> None:
     local = LocalServer(node.settings.data_dir, partial(operations.handle, node))
     await server.serve(listener)
     try:

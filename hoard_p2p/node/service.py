@@ -11,6 +11,7 @@ from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
+from hoard_p2p.node.handing import take
 from hoard_p2p.node.meeting import answer_probe, unknown_standings
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.names import DEFAULT_KEEP
@@ -21,7 +22,7 @@ from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
-from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
 
@@ -180,6 +181,9 @@ class NodeService:
 
     async def vouch(self, request: VouchRequest) -> Sequence[int]:
         return await self._node.retention.evictions.vouch(request.snapshot, request.segments)
+
+    def handed(self, handed: Handed) -> None:
+        take(self._node, handed)
 
     async def announce(self, announcement: Announcement) -> None:
         node = self._node

@@ -7,15 +7,16 @@ kernel to the buffer and nowhere else.
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from random import random
 from typing import Self, TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, PeerBusy, PeerUnavailable
 from hoard_p2p.ids import ChunkId, chunk_id, short
-from hoard_p2p.interfaces import SegmentAsk, StreamEnd
+from hoard_p2p.interfaces import Gathering, SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
-from hoard_p2p.transfer.connection import Busy, Connection, Garbled, StaleConnection
+from hoard_p2p.transfer.connection import Busy, Connection, Garbled, StaleConnection, settled
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sessions import frames_mark
 from hoard_p2p.transfer.streams import encode_ask, receive_stream
@@ -56,7 +57,13 @@ class BulkClient:
         that `deliver` takes does not count. What `deliver` raises passes through."""
         missing: list[int] = []
         if wanted:
-            self._use(peer, timeout, lambda connection: _fetch_all(connection, wanted, deliver, missing))
+            with _gathered(deliver) as settle:
+
+                def exchange(connection: Connection) -> None:
+                    connection.settle = settle
+                    _fetch_all(connection, wanted, deliver, missing)
+
+                self._use(peer, timeout, exchange)
         return missing
 
     def stream(
@@ -69,13 +76,22 @@ class BulkClient:
         asked = replace(ask, runs=ask.runs[:MAX_ASKED])
 
         def exchange(connection: Connection) -> StreamEnd:
+            connection.settle = settle
             connection.post("/v1/stream", encode_ask(asked, patience))
             connection.answer_in_chunks()
             return receive_stream(connection, wanted[:MAX_ASKED], deliver)
 
-        end = self._use(peer, patience + timeout, exchange)
+        with _gathered(deliver) as settle:
+            end = self._use(peer, patience + timeout, exchange)
         left = list(range(MAX_ASKED, len(wanted)))
         return StreamEnd(end.absent + left, True, end.reason) if left else end
+
+    def abandon(self, peer: Peer, reason: str) -> None:
+        """See `interfaces.PeerChunks.abandon`."""
+        with self._lock:
+            for connection in self._busy:
+                if connection.address == (peer.host, peer.port):
+                    connection.abort(reason)
 
     def close(self) -> None:
         """Close idle sockets and break running fetches, which then raise PeerUnavailable. Idempotent."""
@@ -167,6 +183,8 @@ class BulkClient:
 
     def _give_back(self, connection: Connection) -> None:
         """Keep a connection for later, if it can be."""
+        connection.settle()
+        connection.settle = settled
         with self._lock:
             idle = self._idle.setdefault(connection.address, [])
             if not self._closed and connection.is_reusable and len(idle) < self._idle_per_peer:
@@ -188,6 +206,19 @@ class BulkClient:
                 return
             self._busy.discard(connection)
         connection.close()
+
+
+@contextmanager
+def _gathered(deliver: Deliver) -> Iterator[Callable[[], None]]:
+    """What to call before the buffer is reused; called at the end, too."""
+    if not isinstance(deliver, Gathering):
+        yield settled
+        return
+    deliver.gather()
+    try:
+        yield deliver.settle
+    finally:
+        deliver.settle()
 
 
 def _fetch_all(connection: Connection, wanted: Wanted, deliver: Deliver, missing: list[int]) -> None:

@@ -3,6 +3,7 @@
 import re
 import socket
 import time
+from collections.abc import Callable
 
 from hoard_p2p.errors import HoardError
 from hoard_p2p.peer import NodeId
@@ -35,6 +36,10 @@ class Busy(Garbled):
 
 class StaleConnection(HoardError):
     """A reused connection turned out to be closed by the peer before anything was received on it."""
+
+
+def settled() -> None:
+    """There is nothing to settle."""
 
 
 def _check_status(status: int) -> None:
@@ -78,9 +83,12 @@ class Connection:
         self._waited = 0.0
         self._arrived = 0
         self._is_kept_alive = True
+        self._broken_off = ""
         self.idle_since = 0.0
         self.answered = 0
         """Answers that began since it was taken into use."""
+        self.settle: Callable[[], None] = settled
+        """Called before what `read` gave since the last call goes; else that is good until the next call of `read`."""
         self._session: Session | None = None
         self._mark = sessions.SELF_PROVING
         if security.ring is not None:
@@ -101,8 +109,9 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def abort(self) -> None:
+    def abort(self, reason: str = "") -> None:
         """Make the thread that uses it fail with OSError. For another thread."""
+        self._broken_off = reason
         try:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # an SSLSocket would go on without its encryption
         except OSError:  # not connected any more, which is what was wanted
@@ -169,7 +178,7 @@ class Connection:
             raise Garbled(str(error)) from error
 
     def read(self, count: int) -> memoryview:
-        """The next `count` bytes, valid until the next call. Raises OSError."""
+        """The next `count` bytes, valid until `settle` is called. Raises OSError."""
         if self._end - self._start < count:
             self._make_room(count)
             while self._end - self._start < count:
@@ -252,6 +261,7 @@ class Connection:
 
     def _make_room(self, count: int) -> None:
         """Let the buffer have `count` bytes from `_start` on, moving what is in it only when it must."""
+        self.settle()
         if self._start + count <= len(self._buffer) and self._start != self._end:
             return
         rest = self._end - self._start
@@ -271,7 +281,7 @@ class Connection:
                 self._waited, self._arrived = 0.0, 0
             count = self._receive_for(self._timeout - self._waited)
         if not count:
-            raise ConnectionResetError("the peer closed the connection")
+            raise ConnectionResetError(self._broken_off or "the peer closed the connection")
         self._arrived += count
         self._end += count
 
@@ -288,5 +298,5 @@ class Connection:
             self._waited += time.monotonic() - begin
 
     def _stale_or(self, error: ConnectionError) -> Exception:
-        is_untouched = self._is_reused and self._start == self._end
+        is_untouched = self._is_reused and self._start == self._end and not self._broken_off
         return StaleConnection(str(error)) if is_untouched else error

@@ -39,6 +39,7 @@ MAX_ANNOUNCEMENT = 8 << 20
 MAX_LEAVE = 4096
 MAX_ASKED = 128 << 10
 MAX_VOUCH = 16 << 10
+MAX_HAND = 64 << 10
 MAX_KNOWN = 512 << 10
 UNBOUNDED = frozenset({"/v1/hello", "/v1/probe", "/v1/probe-for"})
 """Answered however busy the node is; the agent bounds what it asks for others."""
@@ -174,6 +175,7 @@ class Endpoints:
             web.post("/v1/adopt", timed(self.adopt, adopt)),
             web.post("/v1/uses", timed(self.uses, answer)),
             web.post("/v1/vouch", timed(self.vouch, answer)),
+            web.post("/v1/hand", timed(self.hand, answer)),
             web.post("/v1/announce", timed(self.announce, answer)),
             web.post("/v1/leave", timed(self.leave, answer)),
         ]
@@ -283,6 +285,10 @@ class Endpoints:
         wanted = await self._decoded(request, MAX_VOUCH, wire_life.decode_vouch_request)
         async with self._vouches.turn():
             return _json(wire_life.encode_promised(await self._service.vouch(wanted)))
+
+    async def hand(self, request: web.Request) -> web.Response:
+        self._service.handed(await self._decoded(request, MAX_HAND, wire_life.decode_handed))
+        return _json(wire.encode({}))
 
     async def announce(self, request: web.Request) -> web.Response:
         await self._service.announce(await self._decoded(request, MAX_ANNOUNCEMENT, wire.decode_announcement))

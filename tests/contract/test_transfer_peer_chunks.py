@@ -39,6 +39,27 @@ class Case:
         return got, missing
 
 
+class Gatherer:
+    """Keeps the views that it is given until it has to settle, if its client gathers."""
+
+    def __init__(self) -> None:
+        self.got: dict[int, bytes] = {}
+        self._held: list[tuple[int, memoryview]] = []
+        self._gathers = False
+
+    def gather(self) -> None:
+        self._gathers = True
+
+    def __call__(self, index: int, data: memoryview) -> None:
+        self._held.append((index, data))
+        if not self._gathers:
+            self.settle()
+
+    def settle(self) -> None:
+        self.got.update((index, bytes(data)) for index, data in self._held)
+        self._held.clear()
+
+
 def memory_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
     held = {chunk_id(data): data for data in chunks}
     return Case(MemoryPeers({a_peer(1).node_id: held}), a_peer(1), a_peer(2), chunks)
@@ -136,3 +157,9 @@ def test_a_peer_that_moved_is_asked_at_its_new_address(case: Case) -> None:
     with pytest.raises(PeerUnavailable):
         case.client.fetch(replace(case.absent, port=1), case.wanted()[:1], lambda index, data: None, timeout=2)
     assert case.fetch(case.wanted()[:1])[1] == []
+
+
+def test_who_gathers_finds_every_chunk_right_when_it_settles(case: Case) -> None:
+    gatherer = Gatherer()
+    assert case.client.fetch(case.peer, case.wanted(), gatherer, timeout=10) == []
+    assert gatherer.got == dict(enumerate(case.chunks))

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,6 +12,7 @@ from hoard_p2p.ids import ChunkId, chunk_id
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer.bulk import BulkClient
+from tests.contract.test_transfer_peer_chunks import Gatherer
 from tests.fault.oddpeers import says, server
 
 GOOD = b"g" * 100_000
@@ -56,6 +58,14 @@ def test_wrong_bytes_of_the_right_length_are_corrupt_and_never_delivered() -> No
     assert got == {0: GOOD}
     assert isinstance(error, ChunkCorrupt)
     assert str(peer.port) in str(error)
+
+
+def test_who_gathers_has_what_came_before_wrong_bytes() -> None:
+    body = frame(GOOD) + frame(bytes(len(OTHER)))
+    gatherer = Gatherer()
+    with server(says(head(len(body)) + body)) as peer, BulkClient() as client, pytest.raises(ChunkCorrupt):
+        client.fetch(peer, WANTED, gatherer, timeout=5)
+    assert gatherer.got == {0: GOOD}
 
 
 @pytest.mark.parametrize("claimed", [0, 99_999, 100_001, 0xFFFFFFFE])
@@ -165,6 +175,24 @@ def test_a_slow_but_steady_server_is_waited_for() -> None:
 
     with server(steady) as peer, BulkClient() as client:
         assert fetch(client, peer, timeout=0.4) == ({0: GOOD, 1: OTHER}, None)
+
+
+def test_what_is_asked_of_a_peer_can_be_broken_off_with_a_reason() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def begin(connection: socket.socket, number: int) -> None:
+        connection.sendall(head(200_008) + frame(GOOD)[:4])
+        asked.set()
+        answered.wait(10)
+
+    with server(begin) as peer, BulkClient() as client, ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(fetch, client, peer, timeout=20)
+        assert asked.wait(10)
+        client.abandon(peer, "it drags")
+        got, error = fetching.result(10)
+        answered.set()
+    assert got == {}
+    assert isinstance(error, PeerUnavailable) and "it drags" in str(error)
 
 
 def test_a_kept_connection_that_the_server_closed_meanwhile_costs_nothing() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.peer import NodeId, Peer
-from hoard_p2p.placement import Shares, candidates, homes, rank, rows, skew, weight_of
+from hoard_p2p.placement import Shares, candidates, first_homes, homes, rank, rows, skew, weight_of
 
 GIB = 1 << 30
 
@@ -175,6 +175,7 @@ def test_the_rows_of_a_large_cluster_are_its_homes(seed: int) -> None:
     assert rows(members, placed, depth) == [
         tuple(home.node_id for home in homes(members, key, depth)) for key in placed
     ]
+    assert all(first_homes(members, key, depth) == homes(members, key, depth) for key in placed)
 
 
 def test_the_skew_of_racks_is_told_as_it_comes_out() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,9 @@ class FullKeeper(StoreKeeper):
     """A keeper whose disk is full."""
 
     def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
+        raise StoreFailed("the disk is full")
+
+    def keep_many(self, segment: Segment, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[Place]:
         raise StoreFailed("the disk is full")
 
 
