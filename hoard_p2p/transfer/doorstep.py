@@ -23,6 +23,8 @@ class Doorstep(asyncio.Protocol):
         self._is_welcome = is_welcome
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.is_made = False
+        """Whether the connection was made, after its handshake if it is encrypted."""
 
     def let_in(self) -> None:
         """From now on `inside` is the protocol of the connection, which may stay."""
@@ -31,6 +33,7 @@ class Doorstep(asyncio.Protocol):
             self._transport.set_protocol(self._inside)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.is_made = True
         if not self._is_welcome(host_of(transport)):
             self._inside = HangUp()
         elif isinstance(transport, asyncio.Transport):

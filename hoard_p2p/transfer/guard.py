@@ -38,15 +38,17 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds taken before memory is. Times in seconds. One host cannot take all
-    `connections`. Of the requests, `adopts` may pull segments at a time and
-    `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count segments, and of
-    `sends` of chunks, which wait up to `send_wait`, less than askers do. At most `streams` are open. `send_rate`: bytes
-    a second that all of these send, 0: no limit. `names`: host names that this node may be asked by, besides IP
-    addresses, `localhost` and the machine's own name."""
+    """Bounds taken before memory is. Times in seconds. One host cannot take all `connections`. Of encrypted ones,
+    `handshakes` may be under way. Of the requests, `adopts` may pull segments at a time and `adopts_waiting` wait up
+    to `answer_time` for their turn; the same of `vouches`, which count segments, and of `sends` of chunks, which wait
+    up to `send_wait`, less than askers do. At most `streams` are open. `send_rate`: bytes a second that all of these
+    send, 0: no limit. `names`: host names that this node may be asked by, besides IP addresses, `localhost` and the
+    machine's own name."""
 
     connections: int = 1024
     connections_per_host: int = 512
+    handshakes: int = 256
+    handshake_time: float = 10.0
     requests: int = 512
     adopts: int = 4
     adopts_waiting: int = 32

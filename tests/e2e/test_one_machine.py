@@ -52,6 +52,14 @@ def test_a_discovery_that_does_not_exist_is_a_usage_error(new_directory: NewDire
     assert "Traceback" not in done.stderr
 
 
+def test_a_password_among_the_settings_is_in_no_list_of_processes_and_no_log(new_directory: NewDirectory) -> None:
+    machine = a_machine(new_directory, discovery="etcd:me:hush-hush@127.0.0.1:1")
+    with machines([machine]):
+        assert b"hush-hush" not in Path(f"/proc/{machine.pid}/cmdline").read_bytes()
+        assert "hush-hush" not in machine.hoard("status", "--json").stdout
+        assert "hush-hush" not in (machine.data_dir / "log" / "node.log").read_text()
+
+
 def test_a_node_whose_data_directory_was_deleted_ends_by_itself(new_directory: NewDirectory) -> None:
     machine = a_machine(new_directory)
     machine.up()
