@@ -80,7 +80,8 @@ def _measure(host: Host, key: str, machines: Sequence[Machine], core: Machine, s
 def _node(host: Host, at: Machine, machines: Sequence[Machine], core: Machine, source: Path) -> LocalNode:
     """A node that sees `source` over the network, and knows `machines`."""
     mount = f"sshfs -o directport={SFTP_PORT},ro,allow_other {core.address}:{source} {source}"
-    inside = ("unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mount} && exec "$@"', "sh")
+    tries = f"for try in $(seq 50); do {mount} 2>/dev/null && break; sleep 0.2; done; mountpoint -q {source}"
+    inside = ("unshare", "--mount", "--propagation", "private", "sh", "-c", f'{tries} && exec "$@"', "sh")
     others = (one for one in machines if one != at)
     return host.node(at, *others, options=("--allow-origin", str(source)), inside=inside)
 
