@@ -124,8 +124,8 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
-        self._rack = rack
         self._drag = Drag()
+        self._rack = rack
         self.unstored = Unstored()
         self.tally = Tally()
 
@@ -145,7 +145,7 @@ class Questions:
             try:
                 with (
                     flight.landing(landings.tell),
-                    watched(self._drag, peer, given, self._peers.abandon, loop) as begins,
+                    watched(self._drag, peer, given, self._break_off, loop) as begins,
                 ):
                     answer = await loop.run_in_executor(lane.executor, begins(work))
             except PeerBusy as error:
@@ -159,6 +159,11 @@ class Questions:
                 return Answer(given, [given[-1] + 1 if given else 0], wrong=True)
         lane.turns.answered(peer.node_id)
         return answer._replace(given=given)
+
+    def _break_off(self, peer: Peer, reason: str) -> None:
+        """It drags: its questions end, and others are asked before it for a while."""
+        self._favour.found_slow(peer.node_id, asyncio.get_running_loop().time())
+        self._peers.abandon(peer, reason)
 
     def _note(self, lane: Lane, source: Source) -> Note:
         way, far = way_of(source.mode), source.peer.rack != self._rack

@@ -22,7 +22,7 @@ DRAG_TIMES, DRAG_LEAST, DRAG_LONGEST = 10.0, 8.0, 120.0
 """A peer drags that takes so many times as long for a chunk as is usual here; seconds at least, and at most."""
 
 DRAG_KEPT = 64
-DRAG_DOUBLINGS = 4
+DRAG_DOUBLINGS = 2
 
 
 class Pace:
@@ -52,7 +52,7 @@ class Drag:
 
     def __init__(self) -> None:
         self._chunks: deque[float] = deque(maxlen=DRAG_KEPT)
-        self._broken: dict[NodeId, int] = {}
+        self._broken: dict[NodeId, tuple[int, float]] = {}
 
     def came(self, node: NodeId, seconds: float) -> None:
         """A chunk of this peer took so long."""
@@ -62,10 +62,12 @@ class Drag:
     def allowance(self, node: NodeId) -> float:
         """Seconds that this peer gets for its next chunk."""
         usual = max(DRAG_LEAST, DRAG_TIMES * median(self._chunks)) if self._chunks else DRAG_LEAST
-        return min(DRAG_LONGEST, usual * (1 << self._broken.get(node, 0)))
+        return min(DRAG_LONGEST, usual * (1 << self._broken.get(node, (0, 0.0))[0]))
 
-    def broke_off(self, node: NodeId) -> None:
-        times = self._broken.pop(node, 0)
-        self._broken[node] = min(times + 1, DRAG_DOUBLINGS)
+    def broke_off(self, node: NodeId, now: float) -> None:
+        """Several questions that are broken off at the same time count once."""
+        times, last = self._broken.pop(node, (0, now - DRAG_LEAST))
+        counts = now - last >= DRAG_LEAST
+        self._broken[node] = (min(times + 1, DRAG_DOUBLINGS), now) if counts else (times, last)
         if len(self._broken) > PEERS:
             del self._broken[next(iter(self._broken))]

@@ -44,7 +44,7 @@ class _Watch:
         if self._began is None or len(self._given) > self._count:  # it waits for a thread, or something came
             self._heard, self._count = now, len(self._given)
         elif now - self._heard >= allowance:
-            self._drag.broke_off(self._peer.node_id)
+            self._drag.broke_off(self._peer.node_id, now)
             self._abandon(self._peer, f"it brought no chunk in {now - self._heard:.0f} s")
             return
         self._look = self._loop.call_later(max(0.1, self._heard + allowance - now), self._looked)

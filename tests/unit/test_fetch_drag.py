@@ -24,10 +24,11 @@ def test_who_was_left_gets_longer_each_time_until_it_brings_something() -> None:
     drag = Drag()
     drag.came(QUICK, 0.01)
     allowed = [drag.allowance(SLOW)]
-    for _ in range(8):
-        drag.broke_off(SLOW)
+    for time in range(10, 90, 10):
+        for _ in range(3):  # several questions at the same time
+            drag.broke_off(SLOW, time)
         allowed.append(drag.allowance(SLOW))
-    assert allowed == [8.0, 16.0, 32.0, 64.0, *[DRAG_LONGEST] * 5]
+    assert allowed == [8.0, 16.0, *[32.0] * 7]
     assert drag.allowance(QUICK) == DRAG_LEAST
     drag.came(SLOW, 20.0)
     assert drag.allowance(SLOW) == max(DRAG_LEAST, DRAG_TIMES * (0.01 + 20.0) / 2)
