@@ -113,16 +113,12 @@ class Start:
     def into_racks(self) -> dict[str, int]:
         return {rack.name: rack.received() for rack in self._net.racks}
 
-    def tallies(self) -> None:
+    def tell_ways(self) -> None:
+        """Where each node's bytes came from, as shares of the set, on standard error."""
         for reader in self.readers:
-            if _lives(reader.node):
-                told = json.loads(self._cluster.hoard(reader.node, "status", "--json"))["store"]["received_from"]
-                print(
-                    reader.node.name,
-                    reader.machine.rack,
-                    {k: round(v / self.size, 3) for k, v in told.items()},
-                    file=sys.stderr,
-                )
+            store = json.loads(self._cluster.hoard(reader.node, "status", "--json"))["store"]
+            ways = (f"{way} {size / self.size:.3f}" for way, size in store["received_from"].items() if size)
+            print(f"  {reader.node.name} in {reader.machine.rack}:", ", ".join(ways), file=sys.stderr)
 
     def end(self) -> None:
         for reader in self.readers:
@@ -159,7 +155,7 @@ def cold(host: Host) -> None:
                 came[reader.machine.rack] += read[reader.machine.address]
             host.sheet.add(OURS, f"cold-{count}-origin", sum(read.values()) / start.size)
             host.sheet.add(OURS, f"cold-{count}-rack", max(came.values()) / start.size)
-            start.tallies()
+            start.tell_ways()
             start.end()
 
 

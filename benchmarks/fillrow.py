@@ -22,10 +22,12 @@ from benchmarks.links import GBIT, Machine, links
 from benchmarks.sheet import OURS, Line, Target
 from hoard_p2p.cli.localcluster import LocalNode, wait_for
 
-NODES, SHARDS = 4, 4
+NODES = 4
 SFTP = "/usr/lib/openssh/sftp-server"
 SFTP_PORT = 7441
-RATES = {"fill": GBIT, "fill-slow": GBIT // 4}
+CASES = {"fill": (GBIT, 4), "fill-slow": (GBIT // 4, 2)}
+"""Bits a second of all links, and files of 256 MiB."""
+
 LINES = (
     Line("fill-alone", "warm, one node, all links 1 Gbit/s: rate", "GB/s"),
     Line("fill", "warm, 4 nodes at once / one alone", "x", Target(most=1.15)),
@@ -37,9 +39,9 @@ LINES = (
 
 
 def filled(host: Host) -> None:
-    source = host.cluster.root / "filled"
-    make_shards(source, SHARDS)
-    for key, rate in RATES.items():
+    for key, (rate, shards) in CASES.items():
+        source = host.cluster.root / key
+        make_shards(source, shards)
         with links([NODES], rate=rate) as net, _served(net.core):
             _measure(host, key, net.machines, net.core, source)
 
@@ -78,7 +80,8 @@ def _measure(host: Host, key: str, machines: Sequence[Machine], core: Machine, s
 def _node(host: Host, at: Machine, machines: Sequence[Machine], core: Machine, source: Path) -> LocalNode:
     """A node that sees `source` over the network, and knows `machines`."""
     mount = f"sshfs -o directport={SFTP_PORT},ro,allow_other {core.address}:{source} {source}"
-    inside = ("unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mount} && exec "$@"', "sh")
+    tries = f"for try in $(seq 50); do {mount} 2>/dev/null && break; sleep 0.2; done; mountpoint -q {source}"
+    inside = ("unshare", "--mount", "--propagation", "private", "sh", "-c", f'{tries} && exec "$@"', "sh")
     others = (one for one in machines if one != at)
     return host.node(at, *others, options=("--allow-origin", str(source)), inside=inside)
 
