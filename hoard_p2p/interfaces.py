@@ -259,6 +259,11 @@ class PeerChunks(Protocol):
         stays good) and ChunkCorrupt (wrong bytes: the peer is to be shunned)."""
         ...
 
+    def abandon(self, peer: "Peer", reason: str) -> None:
+        """Break off what is being asked of `peer`, in whatever thread: that raises PeerUnavailable with `reason`. Does
+        not wait for it."""
+        ...
+
 
 @runtime_checkable
 class Gathering(Protocol):

@@ -74,8 +74,9 @@ class Machine:
         return done
 
     def json(self, *arguments: str) -> Any:
-        """What a command prints with --json. Looks are asked for here: a command takes 0.3 s to start."""
-        if arguments in LOOKS and not self.prefix:
+        """What a command prints with --json. Looks are asked for here: a command takes 0.3 s to start. (The socket of
+        a node in another network namespace is a path all the same.)"""
+        if arguments in LOOKS and all(part == "nsenter" or part.startswith("--net=") for part in self.prefix):
             return self.call(arguments[0])
         return json.loads(self.hoard(*arguments, "--json").stdout)
 

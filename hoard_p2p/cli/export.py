@@ -17,7 +17,7 @@ import click
 from hoard_p2p.cli.doors import Doors, Snapshot
 from hoard_p2p.cli.options import PATH, SNAPSHOT, data_dir_option
 from hoard_p2p.cli.output import complain
-from hoard_p2p.cli.progress import Display, Step, display
+from hoard_p2p.cli.progress import Display, Repeating, Step, display
 from hoard_p2p.errors import HoardError, PathNotFound, Refused
 from hoard_p2p.printing import printable, size_text
 
@@ -77,6 +77,7 @@ class TreeWriter:
     def write(self) -> None:
         """Make every entry. On failure `made` entries are there, one more may be incomplete. Raises HoardError."""
         try:
+            self._show()
             for inode in range(1, self._catalog.inodes):
                 self._entry(inode)
                 self.made = inode
@@ -136,7 +137,10 @@ class TreeWriter:
             written = os.pwrite(fd, part, offset)
             part, offset = part[written:], offset + written
         self.bytes += size
-        self._shown.show(Step("exporting", self.bytes, None, files=self.files, total_files=None))
+        self._show()
+
+    def _show(self) -> None:
+        self._shown.show(Step("exporting", self.bytes, None, files=self.files))
 
     def _parts(self, inode: int) -> Iterator[tuple[int, memoryview]]:
         """The file's data with its offsets; holes are left out."""
@@ -224,7 +228,7 @@ def export(doors: Doors, snapshot: str, directory: Path, data_dir: Path) -> None
     Example:
       hoard export imagenet:2012 /scratch/imagenet
     """
-    shown = display()
+    shown = Repeating(display())
     try:
         with doors.reading(data_dir, snapshot) as opened:
             writer = write_tree(opened, directory.absolute(), shown)

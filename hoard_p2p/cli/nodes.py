@@ -213,8 +213,8 @@ def status(doors: Doors, data_dir: Path, as_json: bool, watch: bool, metrics: bo
     """Show the node, its peers, snapshots, origins, store and mounts.
 
     SEGMENTS HERE: how many of the snapshot's segments (pieces of about 8 MiB) this node holds. UNDER-REPLICATED: how
-    many segments are held by fewer nodes than were asked for when it was published (`--replicas`); ? where that is not
-    counted. `hoard capacity` says more of the room of the store, and changes it.
+    many segments are held by fewer nodes than REPLICAS (`hoard replicas` changes that); ? where that is not counted.
+    `hoard capacity` says more of the room of the store, and changes it.
 
     With --watch --json, each line is one JSON object. --metrics needs no key, where the cluster has one.
 
@@ -315,13 +315,14 @@ def _snapshots_text(answer: Fields) -> str:
             f"{s.number('files'):,}",
             size_text(s.number("bytes")),
             f"{_known(s, 'segments_here')} of {s.number('segments'):,}",
+            _known(s, "replicas"),
             _known(s, "under_replicated"),
             s.text("state"),
             life_text(s),
         )
         for s in answer.rows("snapshots")
     ]
-    header = ("ID", "NAMES", "FILES", "SIZE", "SEGMENTS HERE", "UNDER-REPLICATED", "STATE", "KEPT")
+    header = ("ID", "NAMES", "FILES", "SIZE", "SEGMENTS HERE", "REPLICAS", "UNDER-REPLICATED", "STATE", "KEPT")
     return "snapshots\n" + table(header, rows, indent="  ") if rows else "no snapshots"
 
 

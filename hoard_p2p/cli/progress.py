@@ -1,6 +1,7 @@
 """Progress on standard error: a bar on a terminal, otherwise a plain line every two seconds."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -148,3 +149,32 @@ class Bar:
 def display() -> Display:
     """The right one for standard error."""
     return Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
+
+
+class Repeating:
+    """Shows the last step again, from a thread, while nothing new comes: for work that may wait long for a peer."""
+
+    def __init__(self, shown: Display, every: float = LINE_EVERY) -> None:
+        self._shown = shown
+        self._every = every
+        self._last: Step | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="progress", daemon=True)
+        self._thread.start()
+
+    def show(self, step: Step) -> None:
+        with self._lock:
+            self._last = step
+            self._shown.show(step)
+
+    def _repeat(self) -> None:
+        while not self._over.wait(self._every):
+            with self._lock:
+                if self._last is not None:
+                    self._shown.show(self._last)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._shown.close()

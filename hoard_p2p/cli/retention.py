@@ -113,7 +113,8 @@ def replicas(doors: Doors, snapshot: str, copies: int, data_dir: Path, as_json: 
         complain("it had so many already")
     nodes = Fields(body).number_or_none("nodes")
     if nodes is not None and copies > nodes:
-        complain(f"there are {nodes} nodes now: the copies that are missing then are made when more join")
+        are = "is 1 node" if nodes == 1 else f"are {nodes} nodes"
+        complain(f"there {are} now: the copies that are missing then are made when more join")
     print(Fields(body).text("snapshot"))
 
 

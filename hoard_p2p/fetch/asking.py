@@ -19,12 +19,14 @@ from hoard_p2p.fetch.delivery import Delivery, Received
 from hoard_p2p.fetch.flight import Flight
 from hoard_p2p.fetch.landings import Landings
 from hoard_p2p.fetch.origins import OriginLane
+from hoard_p2p.fetch.pace import Drag
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, ids_of
 from hoard_p2p.fetch.silence import Silence
 from hoard_p2p.fetch.sources import Favour, Source
 from hoard_p2p.fetch.tally import Tally, Way, way_of
 from hoard_p2p.fetch.turns import Turns
 from hoard_p2p.fetch.unstored import Unstored
+from hoard_p2p.fetch.watching import watched
 from hoard_p2p.ids import ChunkId, short
 from hoard_p2p.interfaces import AskMode, PeerChunks, PeerSegments, Place, SegmentAsk
 from hoard_p2p.peer import NodeId, Peer
@@ -122,6 +124,7 @@ class Questions:
         self._favour = favour
         self._failed = failed
         self._lanes = lanes
+        self._drag = Drag()
         self._rack = rack
         self.unstored = Unstored()
         self.tally = Tally()
@@ -140,8 +143,11 @@ class Questions:
                 return Answer(useless=silent)
             work, began = _ended(self._work(flight, lane, source, batch, delivery), delivery), loop.time()
             try:
-                with flight.landing(landings.tell):
-                    answer = await loop.run_in_executor(lane.executor, work)
+                with (
+                    flight.landing(landings.tell),
+                    watched(self._drag, peer, given, self._break_off, loop) as begins,
+                ):
+                    answer = await loop.run_in_executor(lane.executor, begins(work))
             except PeerBusy as error:
                 flight.unreachable = True
                 useless, took = "" if source.mode else str(error), loop.time() - began
@@ -153,6 +159,11 @@ class Questions:
                 return Answer(given, [given[-1] + 1 if given else 0], wrong=True)
         lane.turns.answered(peer.node_id)
         return answer._replace(given=given)
+
+    def _break_off(self, peer: Peer, reason: str) -> None:
+        """It drags: its questions end, and others are asked before it for a while."""
+        self._favour.found_slow(peer.node_id, asyncio.get_running_loop().time())
+        self._peers.abandon(peer, reason)
 
     def _note(self, lane: Lane, source: Source) -> Note:
         way, far = way_of(source.mode), source.peer.rack != self._rack

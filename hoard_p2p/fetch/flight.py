@@ -77,6 +77,7 @@ class Flight:
         self._round: set[ChunkId] = set()
         self._stir = asyncio.Event()
         self._demanded: Counter[ChunkId] = Counter()
+        self._handed, self._once_handed = set[ChunkId](), set[ChunkId]()
         self._left_since: dict[ChunkId, float] = {}
         """Since when a chunk that is waited for is left to the fill lane."""
         self._filled: frozenset[ChunkId] = frozenset()
@@ -189,6 +190,8 @@ class Flight:
     def due(self) -> list[Wanted]:
         """What the demand lane is to ask for: all that is waited for, but for what the fill lane is bringing."""
         waited, now = self.waited(), self._clock()
+        self.deferred |= not waited.isdisjoint(self._handed)
+        waited -= self._handed
         if now - self._progress < PROGRESS_SECONDS:
             left = {
                 chunk_id
@@ -203,7 +206,8 @@ class Flight:
         """What the fill lane is to ask for: everything, but for what the demand lane is asking for."""
         if not self.fills:
             return []
-        return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in self._demanded]
+        others = self._demanded.keys() | self._handed
+        return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in others]
 
     def nowhere(self) -> list[ChunkId]:
         """What nobody has, now that all have answered: what is waited for, and the rest if the fill asked for it."""
@@ -224,6 +228,23 @@ class Flight:
             yield
         finally:
             self._demanded -= asked
+            self._stir.set()
+
+    def still_missing(self, chunks: Iterable[Wanted]) -> list[Wanted]:
+        return [chunk for chunk in chunks if chunk.chunk_id in self.missing]
+
+    @contextmanager
+    def handing(self, chunks: Iterable[Wanted]) -> Iterator[list[Wanted]]:
+        """Some of these come from who read them in this node's place meanwhile, and neither lane asks for them: each is
+        waited for so but once, whoever says that he has it."""
+        fresh = [chunk for chunk in self.still_missing(chunks) if chunk.chunk_id not in self._once_handed]
+        handed = {chunk.chunk_id for chunk in fresh}
+        self._once_handed |= handed
+        self._handed |= handed
+        try:
+            yield fresh
+        finally:
+            self._handed -= handed
             self._stir.set()
 
     @contextmanager

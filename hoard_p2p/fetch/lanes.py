@@ -168,5 +168,12 @@ class Drain:
             return False
         self._origins.bypassed(flight.segment, reader, size)
         with ask.asking(batch):
-            await self._questions.read(flight, ask.lane, reader, batch)
+            answer = await self._questions.read(flight, ask.lane, reader, batch)
+        self._origins.handed(flight.segment, reader, [batch[index] for index in answer.given])
         return True
+
+    async def take_handed(self, flight: Flight, lane: Lane, peer: Peer, chunks: Sequence[Wanted]) -> None:
+        """Another node has read these in this one's place."""
+        with flight.handing(chunks) as fresh:
+            ask = Ask(flight, lane, lambda: flight.still_missing(fresh), flight.demanding, False)
+            await self._take(ask, Source(peer))

@@ -43,6 +43,10 @@ class OriginLane(Protocol):
         """That was done: `size` bytes that `reader` was too late with were read here. Takes them off the budget."""
         ...
 
+    def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:
+        """These came, and are here: `reader` need not read them."""
+        ...
+
     def silent(self, reader: Peer) -> None:
         """A reader sent nothing for so long that it was replaced: for a while others are asked before it."""
         ...
@@ -67,6 +71,9 @@ class NoOrigin:
         return False
 
     def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
+        return None
+
+    def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:
         return None
 
     def silent(self, reader: Peer) -> None:

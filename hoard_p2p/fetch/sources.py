@@ -21,6 +21,9 @@ from hoard_p2p.peer import ClusterView, NodeId, Peer
 from hoard_p2p.placement import candidates, draw
 
 SHUN_SECONDS = 30.0
+SLOW_SECONDS = 30.0
+"""For so long others are asked before a peer whose question was broken off since it sent hardly anything."""
+
 TIRED_SECONDS = 15.0
 """For so long a gateway that sent nothing in time is not asked: else each segment would wait for it anew."""
 
@@ -62,11 +65,12 @@ NO_COURSE = Course(None, (), 0)
 
 @dataclass
 class Favour:
-    """Which peers sent wrong bytes lately, and which said for too long that they were about to send something. Time is
-    handed in."""
+    """Which peers sent wrong bytes lately, which said for too long that they were about to send something, and which
+    sent hardly anything. Time is handed in."""
 
     _until: dict[NodeId, float] = field(default_factory=dict)
     _tired: dict[NodeId, float] = field(default_factory=dict)
+    _slow: dict[NodeId, float] = field(default_factory=dict)
     counted: dict[NodeId, int] = field(default_factory=dict)
 
     def shun(self, node: NodeId, now: float) -> None:
@@ -81,7 +85,14 @@ class Favour:
         self._tired[node] = now + TIRED_SECONDS
 
     def tired(self, node: NodeId, now: float) -> bool:
-        return self._tired.get(node, now) > now
+        return max(self._tired.get(node, now), self._slow.get(node, now)) > now
+
+    def found_slow(self, node: NodeId, now: float) -> None:
+        self._slow = {known: until for known, until in self._slow.items() if until > now}
+        self._slow[node] = now + SLOW_SECONDS
+
+    def slow(self, node: NodeId, now: float) -> bool:
+        return self._slow.get(node, now) > now
 
 
 class Sources:
@@ -153,7 +164,11 @@ class Sources:
         but where views differ, or another one took over from who was."""
         course = self._course(flight.segment)
         reader = self._origins.reader(flight.segment, flight.without)
-        if course.before is None or (reader is not None and reader.node_id == self._view().me):
+        if (
+            course.before is None
+            or self._favour.slow(course.before.node_id, self._clock())
+            or (reader is not None and reader.node_id == self._view().me)
+        ):
             return None
         return Source(course.before, AskMode.CHAIN, course.place)
 
@@ -167,14 +182,15 @@ class Sources:
         if segment.number < 0 or all(peer.rack == rack for peer in view.peers):
             return []
         near = [peer for peer in view.others if peer.rack == rack and peer.node_id not in suspects]
-        usable = [peer for peer in near if not self._favour.shunned(peer.node_id, now)]
+        favour = self._favour
+        usable = [peer for peer in near if not favour.shunned(peer.node_id, now) and not favour.slow(peer.node_id, now)]
         return await self._records.holders(draw(usable, segment.key), segment, NEIGHBOUR_TIMEOUT)
 
     async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
         segment = flight.segment
         now, view, suspects = self._clock(), self._view(), self._suspects()
         ranked = [peer for peer in self._candidates(view, segment) if peer.node_id != view.me]
-        ranked.sort(key=lambda peer: peer.node_id in suspects)
+        ranked.sort(key=lambda peer: peer.node_id in suspects or self._favour.slow(peer.node_id, now))
         usable = [peer for peer in ranked if not self._favour.shunned(peer.node_id, now)]
         asked: set[NodeId] = set()
         near = [flight.first] if flight.first is not None else await self._neighbours(segment)

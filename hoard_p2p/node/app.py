@@ -32,6 +32,7 @@ from hoard_p2p.node.demand import Demand
 from hoard_p2p.node.fetching import make_fetcher
 from hoard_p2p.node.filling import Fills
 from hoard_p2p.node.gossip import Gossip
+from hoard_p2p.node.handing import hand_over
 from hoard_p2p.node.keeping import Held, StoreKeeper
 from hoard_p2p.node.leases import Leases
 from hoard_p2p.node.meeting import Told, WireQuestions, make_agent, own_record
@@ -118,7 +119,8 @@ class Node:
         self.known_origins = Origins(
             self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
         )
-        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=self.settings.origin_streams)
+        streams, hand = self.settings.origin_streams, partial(hand_over, self)
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, hand=hand)
         self.favour = Favour()
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)

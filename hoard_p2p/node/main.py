@@ -1,6 +1,7 @@
 """Starting and stopping a node: in the foreground, or detached."""
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from hoard_p2p.config import LEAST_CAPACITY, NodeSettings, parse_floor
 from hoard_p2p.errors import DeadlineExceeded, HoardError
@@ -32,26 +33,45 @@ from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.room import default_capacity, disk_of
 from hoard_p2p.storage.store import Store
 from hoard_p2p.transfer.control import PeerControl
-from hoard_p2p.transfer.server import Limits, PeerServer, bind, make_server
+from hoard_p2p.transfer.keys import Security
+from hoard_p2p.transfer.server import Limits, bind, make_server
+from hoard_p2p.transfer.service import PeerService
 
 log = logging.getLogger(__name__)
 
 LOG_LIMIT = 16 << 20
 """Bytes after which a detached node's log is put aside when the next one starts."""
 
+PIPE_SIZE = 64 << 10
 GOODBYE_SECONDS = 2.0
 WATCH_SECONDS = 2.0
+
+
+class Door(Protocol):
+    """What peers come to."""
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answer on a bound socket, and take it."""
+        ...
+
+    async def stop(self) -> None:
+        """Let nobody in any more. Idempotent."""
+        ...
+
+
+class MakeDoor(Protocol):
+    def __call__(self, service: PeerService, *, limits: Limits, security: Security) -> Door: ...
 
 
 class _Stop(Exception):
     """Somebody asked the node to stop."""
 
 
-def run_node(settings: NodeSettings, report: Report) -> int:
+def run_node(settings: NodeSettings, report: Report, make_door: MakeDoor = make_server) -> int:
     """Run a node until SIGINT, SIGTERM or `hoard down`; 0 then.
 
-    `report` is told once the node answers. Raises NodeRunning, StoreFailed, BadRequest, Refused if it may open too few
-    files, and HoardError if the address is taken.
+    `report` is told once the node answers; peers come to the door that `make_door` makes. Raises NodeRunning,
+    StoreFailed, BadRequest, Refused if it may open too few files, and HoardError if the address is taken.
     """
     allow_files(NODE_FILES, "a node")
     settings = with_rack(settings)
@@ -60,7 +80,7 @@ def run_node(settings: NodeSettings, report: Report) -> int:
         set_days(store, settings.scrub_days)
         ingest.sweep(settings.data_dir)
         try:
-            asyncio.run(_serve(settings, store, report))
+            asyncio.run(_serve(settings, store, report, make_door))
         except ExceptionGroup as group:
             raise _reason(group) from group
     return 0
@@ -85,7 +105,7 @@ def _set_capacity(store: Store, settings: NodeSettings) -> None:
         store.set_capacity(max(share, LEAST_CAPACITY))
 
 
-async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
+async def _serve(settings: NodeSettings, store: Store, report: Report, make_door: MakeDoor) -> None:
     stop = asyncio.Event()
     security = security_of(settings, store.node_id)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -99,7 +119,7 @@ async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
         async with PeerControl(security) as control, asyncio.TaskGroup() as group:
             node = Node(NodeParts(settings, store, control, group, stop, security=security), listener.getsockname()[1])
             limits = Limits(send_rate=settings.peer_limit)
-            server = make_server(NodeService(node), limits=limits, security=security)
+            server = make_door(NodeService(node), limits=limits, security=security)
             await _run(node, server, listener, report)
     except* _Stop:
         log.info("the node stops")
@@ -112,7 +132,7 @@ async def _serve(settings: NodeSettings, store: Store, report: Report) -> None:
         raise HoardError(f"the node stopped: {node.failed}")
 
 
-async def _run(node: Node, server: PeerServer, listener: socket.socket, report: Report) -> None:
+async def _run(node: Node, server: Door, listener: socket.socket, report: Report) -> None:
     local = LocalServer(node.settings.data_dir, partial(operations.handle, node))
     await server.serve(listener)
     try:
@@ -180,6 +200,16 @@ def _open_log(path: Path, data_dir: Path) -> IO[bytes]:
         ) from error
 
 
+def _pipe_with(data: bytes) -> IO[bytes]:
+    """The reading end of a pipe with these bytes: whoever may list processes sees what their arguments are, and an
+    etcd's password can be among the settings."""
+    reading, writing = os.pipe()
+    with open(writing, "wb") as pipe:
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, max(PIPE_SIZE, len(data)))
+        pipe.write(data)
+    return open(reading, "rb")
+
+
 def detach(settings: NodeSettings) -> int:
     """Start a node in the background; its pid, once it answers. Its log is DATA_DIR/log/node.log.
 
@@ -187,12 +217,12 @@ def detach(settings: NodeSettings) -> int:
     """
     path = settings.data_dir / "log" / "node.log"
     told = json.dumps({**settings._asdict(), "data_dir": os.fspath(settings.data_dir)})
-    with _open_log(path, settings.data_dir) as out:
+    with _open_log(path, settings.data_dir) as out, _pipe_with(told.encode()) as given:
         ours, theirs = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-m", "hoard_p2p.node.main", told, str(theirs)],
+            [sys.executable, "-m", "hoard_p2p.node.main", os.fspath(settings.data_dir), str(theirs)],
             pass_fds=(theirs,),
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=out,
             stderr=out,
             start_new_session=True,
@@ -212,9 +242,10 @@ def detach(settings: NodeSettings) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The detached process: settings as JSON, and the descriptor to report on."""
+    """The detached process: settings as JSON on stdin; the data directory (to be seen in lists of processes), and the
+    descriptor to report on."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    told = json.loads(argv[0])
+    told = json.load(sys.stdin)
     told["data_dir"] = Path(told["data_dir"])
     told["discovery"] = tuple(told["discovery"])
     told["allow_origin"] = tuple(told["allow_origin"])

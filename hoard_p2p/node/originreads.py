@@ -25,6 +25,7 @@ from hoard_p2p.origin.files import FileRead, Piece, reads
 from hoard_p2p.origin.readers import reader_set, readers
 from hoard_p2p.peer import ClusterView, NodeId, OriginId, Peer, origin_id
 from hoard_p2p.printing import printable
+from hoard_p2p.transfer.wire_life import Handed
 
 log = logging.getLogger(__name__)
 
@@ -103,13 +104,15 @@ class OriginReads:
         agent: ClusterAgent,
         *,
         streams: int,
+        hand: Callable[[Peer, Handed], None] = lambda _reader, _handed: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`streams`: nodes that read one origin at a time."""
+        """`streams`: nodes that read one origin at a time. `hand` tells a reader what was read in its place."""
         self._names = names
         self._origins = origins
         self._agent = agent
         self._streams = streams
+        self._hand = hand
         self._clock = clock
         self._members: dict[OriginId, _Members] = {}
         self._budgets: dict[SnapshotId, Budget] = {}
@@ -264,6 +267,11 @@ class OriginReads:
         with self._lock:
             self._budget(segment.snapshot).bypassed(cost)
         self._late.passed(reader.node_id, size, self._clock())
+
+    def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:
+        """See `OriginLane`."""
+        runs = tuple(chunk.run for chunk in chunks)
+        self._hand(reader, Handed(segment.snapshot, segment.number, runs, self._agent.view().me))
 
     def silent(self, reader: Peer) -> None:
         """See `OriginLane`."""

@@ -22,7 +22,7 @@ from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
-from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import NO_NEWS, KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
 
@@ -60,6 +60,7 @@ class FileService:
     promised: frozenset[int] = frozenset()
     callers: list[Hello] = field(default_factory=list)
     adopted: list[AdoptRequest] = field(default_factory=list)
+    given: list[Handed] = field(default_factory=list)
     announced: list[Announcement] = field(default_factory=list)
     digests: tuple[bytes, bytes] = (b"", b"")
     compared: list[Comparison] = field(default_factory=list)
@@ -173,6 +174,9 @@ class FileService:
     async def vouch(self, request: VouchRequest) -> Sequence[int]:
         return [segment for segment in request.segments if segment in self.promised]
 
+    def handed(self, handed: Handed) -> None:
+        self.given.append(handed)
+
     async def announce(self, announcement: Announcement) -> None:
         self.announced.append(announcement)
 
@@ -223,6 +227,7 @@ class MemoryPeers:
         self.fetched: list[tuple[NodeId, ChunkId]] = []
         self.ends: dict[NodeId, FeedEnd] = {}
         self.asks: list[tuple[NodeId, SegmentAsk]] = []
+        self.abandoned: list[NodeId] = []
 
     def fetch(self, peer: Peer, wanted: Wanted, deliver: Deliver, *, timeout: float) -> list[int]:
         if not wanted:
@@ -240,6 +245,9 @@ class MemoryPeers:
             self.fetched.append((peer.node_id, expected))
             deliver(index, memoryview(data))
         return missing
+
+    def abandon(self, peer: Peer, reason: str) -> None:
+        self.abandoned.append(peer.node_id)
 
     def stream(
         self, peer: Peer, ask: SegmentAsk, wanted: Wanted, deliver: Deliver, *, patience: float, timeout: float

@@ -86,6 +86,13 @@ class BulkClient:
         left = list(range(MAX_ASKED, len(wanted)))
         return StreamEnd(end.absent + left, True, end.reason) if left else end
 
+    def abandon(self, peer: Peer, reason: str) -> None:
+        """See `interfaces.PeerChunks.abandon`."""
+        with self._lock:
+            for connection in self._busy:
+                if connection.address == (peer.host, peer.port):
+                    connection.abort(reason)
+
     def close(self) -> None:
         """Close idle sockets and break running fetches, which then raise PeerUnavailable. Idempotent."""
         with self._lock:

@@ -83,6 +83,7 @@ class Connection:
         self._waited = 0.0
         self._arrived = 0
         self._is_kept_alive = True
+        self._broken_off = ""
         self.idle_since = 0.0
         self.answered = 0
         """Answers that began since it was taken into use."""
@@ -108,8 +109,9 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def abort(self) -> None:
+    def abort(self, reason: str = "") -> None:
         """Make the thread that uses it fail with OSError. For another thread."""
+        self._broken_off = reason
         try:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # an SSLSocket would go on without its encryption
         except OSError:  # not connected any more, which is what was wanted
@@ -279,7 +281,7 @@ class Connection:
                 self._waited, self._arrived = 0.0, 0
             count = self._receive_for(self._timeout - self._waited)
         if not count:
-            raise ConnectionResetError("the peer closed the connection")
+            raise ConnectionResetError(self._broken_off or "the peer closed the connection")
         self._arrived += count
         self._end += count
 
@@ -296,5 +298,5 @@ class Connection:
             self._waited += time.monotonic() - begin
 
     def _stale_or(self, error: ConnectionError) -> Exception:
-        is_untouched = self._is_reused and self._start == self._end
+        is_untouched = self._is_reused and self._start == self._end and not self._broken_off
         return StaleConnection(str(error)) if is_untouched else error

@@ -17,7 +17,7 @@ from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sessions import Unproven
 from hoard_p2p.transfer.sessions_client import Answer, Question, Sessions
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
-from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
@@ -186,6 +186,10 @@ class PeerControl:
         if not set(promised) <= set(request.segments):
             raise PeerUnavailable(f"{peer.url} vouches for segments that it was not asked about")
         return promised
+
+    async def hand(self, peer: Peer, handed: Handed) -> None:
+        """Tell the peer what was read from an origin in its place."""
+        await self._ask(peer, "hand", wire_life.encode_handed(handed), ANSWER_TIME, MAX_ANSWER)
 
     async def announce(self, peer: Peer, announcement: Announcement) -> None:
         """Tell the peer about snapshots and refs, in as many requests as the bound of one takes."""

@@ -8,7 +8,7 @@ from hoard_p2p.ids import ChunkId, SnapshotId
 from hoard_p2p.interfaces import Residency, SegmentAsk
 from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
-from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
@@ -132,6 +132,10 @@ class PeerService(Protocol):
 
     async def vouch(self, request: VouchRequest) -> Sequence[int]:
         """Which of the segments are here whole, and will stay for a while whatever happens."""
+        ...
+
+    def handed(self, handed: Handed) -> None:
+        """A peer read something from an origin in the place of this node, and has it."""
         ...
 
     async def announce(self, announcement: Announcement) -> None:

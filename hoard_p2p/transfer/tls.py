@@ -26,7 +26,7 @@ def make_tls(ring: KeyRing) -> Tls:
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
-        raise BadRequest("--encrypt needs a library; install it with: pip install 'hoard-p2p[encrypt]'") from error
+        raise BadRequest("--encrypt needs a library; install it with: pip install cryptography") from error
     authorities = "".join(_pem(_authority(key)) for key in ring.keys)
     certificate = _leaf_pem(ring)
     return Tls(

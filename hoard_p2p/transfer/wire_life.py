@@ -1,4 +1,5 @@
-"""The records by which nodes ask each other before something goes: who uses a snapshot, and who keeps a segment.
+"""The records by which nodes ask each other before something goes: who uses a snapshot, and who keeps a segment; and
+by which one hands over what it read in the other's place.
 
 As in `wire`: a decoder raises BadRequest for anything that is not exactly such a record.
 """
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest
 from hoard_p2p.ids import ID_SIZE, SnapshotId
+from hoard_p2p.peer import NodeId
 from hoard_p2p.transfer.wire import HEX_DIGITS, MAX_NAME, MAX_SEGMENT_INDEX, Fields, encode
 
 MAX_ASKED_USES = 1024
@@ -17,6 +19,9 @@ MAX_USERS = 16
 """Users that are named for one snapshot."""
 MAX_VOUCHED = 256
 """Segments of one request to vouch: 2 GiB on average, counted in a second at worst."""
+MAX_RUN = (1 << 32) - 1
+MAX_HANDED = 4096
+"""Chunk runs that are handed over at once."""
 _MAX_TIME = (1 << 63) - 1
 
 
@@ -36,6 +41,16 @@ class VouchRequest:
 
     snapshot: SnapshotId
     segments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """The node `node` has read these chunk runs of a segment from the origin, in the place of who is told."""
+
+    snapshot: SnapshotId
+    segment: int
+    runs: tuple[int, ...]
+    node: NodeId
 
 
 def encode_asked(snapshots: Sequence[SnapshotId]) -> bytes:
@@ -58,6 +73,17 @@ def encode_vouch_request(request: VouchRequest) -> bytes:
     return encode({"snapshot": request.snapshot.hex(), "segments": list(request.segments)})
 
 
+def encode_handed(handed: Handed) -> bytes:
+    return encode(
+        {
+            "snapshot": handed.snapshot.hex(),
+            "segment": handed.segment,
+            "runs": list(handed.runs[:MAX_HANDED]),
+            "node": handed.node.hex(),
+        }
+    )
+
+
 def encode_promised(segments: Sequence[int]) -> bytes:
     return encode({"promised": list(segments)})
 
@@ -73,6 +99,17 @@ def decode_uses(body: bytes) -> tuple[Use, ...]:
 def decode_vouch_request(body: bytes) -> VouchRequest:
     fields = Fields.parse(body)
     return VouchRequest(fields.snapshot("snapshot"), _segments(fields, "segments"))
+
+
+def decode_handed(body: bytes) -> Handed:
+    fields = Fields.parse(body)
+    numbers = (Fields.of({"runs": value}).number("runs", MAX_RUN) for value in fields.items("runs", MAX_HANDED))
+    return Handed(
+        fields.snapshot("snapshot"),
+        fields.number("segment", MAX_SEGMENT_INDEX),
+        tuple(dict.fromkeys(numbers)),
+        fields.node("node"),
+    )
 
 
 def decode_promised(body: bytes) -> tuple[int, ...]:

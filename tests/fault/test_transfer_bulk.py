@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -174,6 +175,24 @@ def test_a_slow_but_steady_server_is_waited_for() -> None:
 
     with server(steady) as peer, BulkClient() as client:
         assert fetch(client, peer, timeout=0.4) == ({0: GOOD, 1: OTHER}, None)
+
+
+def test_what_is_asked_of_a_peer_can_be_broken_off_with_a_reason() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def begin(connection: socket.socket, number: int) -> None:
+        connection.sendall(head(200_008) + frame(GOOD)[:4])
+        asked.set()
+        answered.wait(10)
+
+    with server(begin) as peer, BulkClient() as client, ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(fetch, client, peer, timeout=20)
+        assert asked.wait(10)
+        client.abandon(peer, "it drags")
+        got, error = fetching.result(10)
+        answered.set()
+    assert got == {}
+    assert isinstance(error, PeerUnavailable) and "it drags" in str(error)
 
 
 def test_a_kept_connection_that_the_server_closed_meanwhile_costs_nothing() -> None:

@@ -11,7 +11,7 @@ from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer.control import PeerControl
 from hoard_p2p.transfer.wire import AdoptRequest, Announcement
-from hoard_p2p.transfer.wire_life import VouchRequest
+from hoard_p2p.transfer.wire_life import Handed, VouchRequest
 
 SNAPSHOT = SnapshotId(bytes(32))
 
@@ -49,6 +49,7 @@ QUESTIONS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
 }
 TELLINGS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
     "announce": lambda control, peer: control.announce(peer, Announcement(({},))),
+    "hand": lambda control, peer: control.hand(peer, Handed(SNAPSHOT, 1, (2,), peer.node_id)),
     "leave": lambda control, peer: control.leave(peer, peer.node_id, 1),
 }
 ANSWERS = {

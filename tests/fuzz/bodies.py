@@ -14,7 +14,7 @@ from hoard_p2p.peer import News, NodeId, OriginId, Rumour, Said, Standing
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer import streams, wire, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
-from hoard_p2p.transfer.wire_life import Use, VouchRequest
+from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
 
@@ -63,6 +63,7 @@ EXAMPLES = {
     "asked uses": wire_life.encode_asked([SNAPSHOT]),
     "uses": wire_life.encode_uses([Use(SNAPSHOT, ("mounted on /mnt",), 5)]),
     "vouch": wire_life.encode_vouch_request(VouchRequest(SNAPSHOT, (1, 2))),
+    "handed": wire_life.encode_handed(Handed(SNAPSHOT, 3, (1, 2), NODE)),
     "promised": wire_life.encode_promised([1, 2]),
     "probe": wire_members.encode_probe(ProbeMessage(Hello(a_peer(1), "c", (), b"", b"", b"boot"), NEWS)),
     "probe for": wire_members.encode_probe_for(NODE),

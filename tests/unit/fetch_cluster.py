@@ -209,6 +209,7 @@ class MemoryOrigin:
         self.reads: list[ChunkId] = []
         self.bypasses: list[tuple[NodeId, int]] = []
         self.silences: list[NodeId] = []
+        self.given: list[tuple[NodeId, ChunkId]] = []
 
     def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
         return next((peer for peer in self.order if peer.node_id not in without), None)
@@ -233,6 +234,9 @@ class MemoryOrigin:
 
     def bypassed(self, segment: Segment, reader: Peer, size: int) -> None:
         self.bypasses.append((reader.node_id, size))
+
+    def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:
+        self.given += [(reader.node_id, chunk.chunk_id) for chunk in chunks]
 
     def silent(self, reader: Peer) -> None:
         self.silences.append(reader.node_id)

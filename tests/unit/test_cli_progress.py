@@ -1,8 +1,9 @@
 """Progress lines."""
 
 import io
+import threading
 
-from hoard_p2p.cli.progress import Lines, Step
+from hoard_p2p.cli.progress import Lines, Repeating, Step
 
 MIB = 1 << 20
 
@@ -61,3 +62,25 @@ def test_what_was_done_before_the_phase_began_does_not_count_as_speed() -> None:
         "draining: 80.0 MiB of 100.0 MiB, 0 B/s",
         "draining: 84.0 MiB of 100.0 MiB, 1.0 MiB/s, 16.0 s left",
     ]
+
+
+def test_a_step_is_shown_again_while_nothing_new_comes() -> None:
+    class Seen:
+        def __init__(self) -> None:
+            self.steps: list[Step] = []
+            self.thrice = threading.Event()
+
+        def show(self, step: Step) -> None:
+            self.steps.append(step)
+            if len(self.steps) == 3:
+                self.thrice.set()
+
+        def close(self) -> None:
+            self.steps.append(Step("closed", 0, None))
+
+    seen, step = Seen(), Step("exporting", 7, None)
+    shown = Repeating(seen, every=0.001)
+    shown.show(step)
+    assert seen.thrice.wait(30)
+    shown.close()
+    assert (seen.steps[0], seen.steps[2], seen.steps[-1].phase) == (step, step, "closed")

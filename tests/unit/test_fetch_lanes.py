@@ -243,6 +243,7 @@ def test_where_the_reader_of_the_origin_is_late_a_reader_here_may_have_its_bytes
     cluster.run(scenario)
     assert origin.bypasses == [(N3.node_id, len(DATA[4]))]
     assert origin.reads == [CHUNKS[4].chunk_id]
+    assert origin.given == [(N3.node_id, CHUNKS[4].chunk_id)]
 
 
 def test_an_origin_that_cannot_be_read_is_named_in_the_error() -> None:
@@ -302,6 +303,25 @@ def test_a_home_that_is_slow_is_not_waited_for_while_another_one_has_the_chunk()
 
     cluster.run(scenario)
     assert peers.fetched == [(other, CHUNKS[3].chunk_id)]
+
+
+def test_a_gateway_that_sends_hardly_anything_is_not_waited_for_while_a_home_has_the_chunk() -> None:
+    cluster = a_cluster(everywhere(), Course(None, (N2,), 0))
+    cluster.network.holdings[N2.node_id] = {CHUNKS[0].chunk_id: DATA[0]}
+    cluster.network = cluster.segments = dripping = Dripping(cluster.network.holdings)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                readers = [
+                    group.create_task(fetcher.chunk(SEGMENT, chunk, timeout=10, fill=False)) for chunk in CHUNKS[:2]
+                ]
+            assert all(reader.result().place is not None for reader in readers)
+            assert dripping.dripped.is_set() and not dripping.go_on.is_set()
+        finally:
+            dripping.go_on.set()
+
+    cluster.run(scenario)
 
 
 def test_nobody_says_that_a_chunk_is_nowhere_before_a_slow_peer_has_answered() -> None:

@@ -1,6 +1,7 @@
 """Whom a flight waits for, and for how long: peers that say again and again that they are about to, drip, or stop."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -301,3 +302,54 @@ def test_a_home_that_comes_back_is_asked_again_while_the_fill_is_still_at_work()
             dripping.go_on.set()
 
     cluster.run(scenario)
+
+
+class Gated(MemoryOrigin):
+    """An origin that stops before each read, until `go_on`."""
+
+    def __init__(self, *order: Peer) -> None:
+        super().__init__(*order)
+        self.stopped, self.go_on = threading.Event(), threading.Event()
+
+    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+        self.stopped.set()
+        assert self.go_on.wait(10)
+        return super().read(segment, wanted, deliver)
+
+
+def test_what_another_node_read_in_this_one_s_place_is_taken_from_there_and_not_read_again() -> None:
+    cluster = a_cluster(nowhere())
+    large = [bytes([number]) * (9 << 20) for number in range(3)]  # so that a question is about one of them
+    segment = _segment_of(large)
+    cluster.origins = origin = Gated(ME)
+    origin.data = {chunk.chunk_id: large[chunk.run] for chunk in segment.chunks}
+    last = segment.chunks[2]
+
+    async def scenario(fetcher: Fetcher) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fetcher.whole(segment, timeout=10))
+            assert await asyncio.to_thread(origin.stopped.wait, 10)
+            cluster.network.holdings[N2.node_id] = {last.chunk_id: large[2]}
+            fetcher.handed(segment, N2, [last])
+            await until(lambda: cluster.keeper.place(last.chunk_id) is not None)
+            origin.go_on.set()
+        assert cluster.keeper.missing(segment) == []
+        fetcher.handed(segment, N2, [last])
+
+    cluster.run(scenario)
+    assert sorted(origin.reads) == sorted(chunk.chunk_id for chunk in segment.chunks[:2])
+
+
+def test_what_a_peer_says_to_have_and_has_not_is_waited_for_once() -> None:
+    async def main() -> None:
+        flight = Flight(SEGMENT, None, lambda: 100.0)
+        flight.begin(CHUNKS)
+        flight.fills = True
+        with flight.handing(CHUNKS[:2]) as first, flight.handing(CHUNKS[1:3]) as second:
+            assert (first, second) == (list(CHUNKS[:2]), [CHUNKS[2]])
+            assert flight.rest() == list(CHUNKS[3:])
+        assert flight.rest() == list(CHUNKS)
+        with flight.handing(CHUNKS) as third:
+            assert third == list(CHUNKS[3:])
+
+    asyncio.run(main())

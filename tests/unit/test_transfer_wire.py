@@ -42,6 +42,7 @@ DECODERS = [
     wire_life.decode_asked,
     wire_life.decode_uses,
     wire_life.decode_vouch_request,
+    wire_life.decode_handed,
     wire_life.decode_promised,
 ]
 HELLO = Hello(a_peer(1), "c", (a_peer(2),), bytes(32), bytes(32), b"boot")
