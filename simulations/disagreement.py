@@ -49,12 +49,13 @@ class Views:
             tuple(peer for peer in self.peers if peer is me or random.random() >= missing) for me in self.peers
         ]
 
-    def predecessors(self, segment: int) -> list[int]:
-        """Of each node in its own view; NOT_ASKED if it is first there."""
-        return [self._before(view, me, segment) for view, me in zip(self.views, self.peers)]
+    def predecessors(self, segment: int, reader_of: Sequence[int]) -> list[int]:
+        """Of each node in its own view, where `reader_of` says who reads the origin; NOT_ASKED if it is first there."""
+        heads = [self.peers[reader] for reader in reader_of]
+        return [self._before(view, me, segment, head) for view, me, head in zip(self.views, self.peers, heads)]
 
-    def _before(self, view: Sequence[Peer], me: Peer, segment: int) -> int:
-        order = chain(view, self.numbers, self.keys[segment], self.replicas)
+    def _before(self, view: Sequence[Peer], me: Peer, segment: int, reader: Peer) -> int:
+        order = chain(view, self.numbers, self.keys[segment], self.replicas, reader)
         before = predecessor(order, me.node_id)
         return NOT_ASKED if before is None else self.numbers[before.node_id]
 
@@ -92,9 +93,9 @@ def origin_table(parameters: Disagreement) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for missing in parameters.missing:
         views = Views(parameters, missing)
-        before = [views.predecessors(segment) for segment in range(parameters.segments)]
         for streams in parameters.streams:
             reader_of = [views.readers(segment, streams) for segment in range(parameters.segments)]
+            before = [views.predecessors(segment, of) for segment, of in enumerate(reader_of)]
             for hops in parameters.hops:
                 demand = sum(len(who_reads(of, iter(range(len(of))), hops)) for of in reader_of)
                 fill = sum(len(who_reads(of, _heads(one), hops)) for of, one in zip(reader_of, before))
@@ -113,29 +114,38 @@ def _heads(before: Sequence[int]) -> Iterator[int]:
 
 
 def chain_table(parameters: Disagreement) -> Table:
-    rows = tuple(_chains(parameters, missing) for missing in parameters.missing)
+    rows = tuple(
+        _chains(parameters, missing, streams) for missing in parameters.missing for streams in parameters.streams
+    )
     return Table(
         f"{parameters.nodes} nodes, each view lacks some: what becomes of chains",
-        ("missing", "firsts of a chain", "into a rack/set, mean", "most successors", "in or behind rings"),
+        (
+            "missing",
+            "origin streams",
+            "firsts of a chain",
+            "into a rack/set, mean",
+            "most successors",
+            "in or behind rings",
+        ),
         rows,
         ("in or behind rings: share of (node, segment) that waits for its predecessor in vain, and asks home 1",),
     )
 
 
-def _chains(parameters: Disagreement, missing: float) -> tuple[Cell, ...]:
+def _chains(parameters: Disagreement, missing: float, streams: int) -> tuple[Cell, ...]:
     views = Views(parameters, missing)
     rack = [peer.rack for peer in views.peers]
     racks = len(set(rack))
     heads = crossings = waiting = most = 0
     for segment in range(parameters.segments):
-        before = views.predecessors(segment)
+        before = views.predecessors(segment, views.readers(segment, streams))
         asked = [one for one in before if one != NOT_ASKED]
         heads += len(before) - len(asked)
         crossings += sum(one == NOT_ASKED or rack[one] != rack[node] for node, one in enumerate(before))
         most = max(most, *(asked.count(one) for one in set(asked)))
         waiting += rings(before)
     count = parameters.segments
-    return missing, heads / count, crossings / count / racks, most, waiting / count / parameters.nodes
+    return missing, streams, heads / count, crossings / count / racks, most, waiting / count / parameters.nodes
 
 
 def tables(arguments: argparse.Namespace) -> Sequence[Table]:

@@ -8,7 +8,7 @@ SMALL = Disagreement(nodes=16, rack_size=4, segments=25, missing=(0.0, 0.1), str
 def test_views_that_agree_read_once_and_cross_once() -> None:
     same = [row for row in origin_table(SMALL).rows if row[0] == 0.0]
     assert {row[3:] for row in same} == {(1.0, 1.0)}
-    assert chain_table(SMALL).rows[0] == (0.0, 1.0, 1.0, 1, 0.0)
+    assert chain_table(SMALL).rows[0] == (0.0, 16, 1.0, 1.0, 1, 0.0)
 
 
 def test_passing_questions_on_reads_the_origin_less_often_than_believing_the_asker() -> None:
