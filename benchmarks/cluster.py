@@ -4,7 +4,7 @@
 `first`: a second node that has nothing mounts a set that a peer has, and reads it whole; the links are shaped, and
 beside it is what one TCP stream carries over them. `start`: how long a reader waits for its first byte then.
 
-`cold`, `killed`, `doubled`: see `coldstart`. See docs/benchmarks.md.
+`cold`, `killed`, `doubled`: see `coldstart`; `fill`: see `fillrow`. See docs/benchmarks.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import coldstart, machine
+from benchmarks import coldstart, fillrow, machine
 from benchmarks.asking import Asking
 from benchmarks.figures import SMALL_FILE, make_shards, make_small, read_files
 from benchmarks.links import GBIT, Machine, links
@@ -45,6 +45,7 @@ LINES = (
     Line("first-small-0", "the same, files of 110 KB", "files/s"),
     Line("start", "mount command to first byte, only a peer has the files", "ms", Target(most=250)),
     *coldstart.LINES,
+    *fillrow.LINES,
 )
 
 
@@ -86,14 +87,17 @@ class Bench:
         self.sheet = sheet
         self._started = 0
 
-    def node(self, at: Machine | None = None, *seeds: Machine, options: Sequence[str] = ()) -> LocalNode:
-        """A fresh node, on loopback or on a machine, that knows `seeds`; `options` of `hoard up`."""
+    def node(
+        self, at: Machine | None = None, *seeds: Machine, options: Sequence[str] = (), inside: Sequence[str] = ()
+    ) -> LocalNode:
+        """A fresh node, on loopback or on a machine, that knows `seeds`; `options` of `hoard up`. `inside`: a command
+        that it is started through there."""
         self._started += 1
         name = f"node-{self._started}"
         if at is None:
             return self.cluster.start(name, where=Where(options=("--discovery", "mdns", *options)))
         how = "static:" + ",".join(f"{seed.address}:{PORT}" for seed in seeds) if seeds else "none"
-        where = Where(f"{at.address}:{PORT}", ("--discovery", how, *options), at.inside)
+        where = Where(f"{at.address}:{PORT}", ("--discovery", how, *options), (*at.inside, *inside))
         return self.cluster.start(name, rack=at.rack, where=where)
 
     def publish(self, node: LocalNode, kind: str) -> str:
@@ -166,6 +170,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "cold": coldstart.cold,
     "killed": coldstart.killed,
     "doubled": coldstart.doubled,
+    "fill": fillrow.filled,
 }
 """Parts with functions in modules of their own are added here, and their lines above."""
 

@@ -45,7 +45,9 @@ class Host(Protocol):
     cluster: LocalCluster
     sheet: Sheet
 
-    def node(self, at: Machine | None = None, *seeds: Machine, options: Sequence[str] = ()) -> LocalNode: ...
+    def node(
+        self, at: Machine | None = None, *seeds: Machine, options: Sequence[str] = (), inside: Sequence[str] = ()
+    ) -> LocalNode: ...
 
 
 @dataclass(slots=True)

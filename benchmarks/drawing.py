@@ -33,7 +33,7 @@ def chunks_of(client: BulkClient, peer: Peer, wanted: Sequence[tuple[ChunkId, in
 
 
 def catalog_of(client: BulkClient, peer: Peer, snapshot: str) -> Catalog:
-    with urllib.request.urlopen(f"{peer.url}/v1/root/{snapshot}", timeout=TIMEOUT) as answer:
+    with urllib.request.urlopen(f"http://{peer.url}/v1/root/{snapshot}", timeout=TIMEOUT) as answer:
         root = decode(answer.read())
     runs = root.catalog_runs
     if root.catalog_list is not None:

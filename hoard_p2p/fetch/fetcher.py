@@ -25,7 +25,8 @@ from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.fetch.sources import Favour, Sources
 from hoard_p2p.fetch.tally import Tally
 from hoard_p2p.fetch.unstored import Unstored
-from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.fetch.verdicts import Verdicts, in_vain
+from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import PeerChunks, PeerSegments
 from hoard_p2p.peer import NodeId, Peer
 
@@ -34,13 +35,9 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 """Seconds between two rounds of a flight over its sources, while somebody waits and somebody does not answer."""
 
-NOWHERE_SECONDS = 1.0
-"""For so long a chunk that every member lacks is not looked for again: readers in a storm of errors ask in vain."""
-
 LINGER_SECONDS = 1.0
 """For so long what a peer waits for is looked for although it has hung up: it was told to ask again."""
 
-KEPT_VERDICTS = 256
 AHEAD_FLIGHTS = 4
 """Flights that nobody waits for, of those who share the fetch threads; one that is waited for starts at once."""
 
@@ -56,14 +53,6 @@ class Outlook:
     named in messages."""
 
     absent: tuple[str, ...]
-
-
-class _Verdict(NamedTuple):
-    """These chunks of a segment were nowhere; good until a time of the loop's clock."""
-
-    until: float
-    nowhere: frozenset[ChunkId]
-    tried: str
 
 
 class _Planned(NamedTuple):
@@ -122,7 +111,7 @@ class Fetcher:
         self._flights: dict[_Key, Flight] = {}
         self._planned: dict[_Key, _Planned] = {}
         self._ahead: set[_Key] = set()
-        self._verdicts: dict[_Key, _Verdict] = {}
+        self._verdicts = Verdicts()
         self._beside = Beside(asked)
         self._rounds = Rounds(group, sources, self._drain, self._demand, me)
 
@@ -155,7 +144,7 @@ class Fetcher:
         place = self._keeper.place(chunk.chunk_id)
         if place is not None:
             return Landed(place, b"")
-        self._raise_verdict(segment, chunk)
+        self._verdicts.check((segment.snapshot, segment.number), chunk.chunk_id, asyncio.get_running_loop().time())
         flight = self._flight(segment, None)
         if fill:
             self._begin_fill(flight, None)
@@ -166,14 +155,7 @@ class Fetcher:
             absent = shortened(self._outlook().absent)
             how = f"within {timeout:g} s" + (f"; not answering: {absent}" if absent else "")
             tried = flight.tried() if flight.asked or not absent else ""
-            raise ChunkUnavailable(_in_vain(chunk.chunk_id, how, tried)) from None
-
-    def _raise_verdict(self, segment: Segment, chunk: Wanted) -> None:
-        verdict = self._verdicts.get((segment.snapshot, segment.number))
-        if verdict is not None and chunk.chunk_id in verdict.nowhere:
-            if asyncio.get_running_loop().time() < verdict.until:
-                raise ChunkUnavailable(_in_vain(chunk.chunk_id, "anywhere", verdict.tried))
-            del self._verdicts[segment.snapshot, segment.number]
+            raise ChunkUnavailable(in_vain(chunk.chunk_id, how, tried)) from None
 
     async def whole(self, segment: Segment, *, timeout: float, first: Peer | None = None) -> None:
         """Bring all chunks of `segment` here, one round over the sources, `first` before the others.
@@ -229,8 +211,7 @@ class Fetcher:
 
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
-        verdict = self._verdicts.get((segment.snapshot, segment.number))
-        return "" if verdict is None else verdict.tried
+        return self._verdicts.last_tried((segment.snapshot, segment.number))
 
     def ahead(self, segment: Segment, ended: Callable[[], None] = lambda: None) -> None:
         """The same without waiting, when there is nothing better to do: after those planned before it, a few at a
@@ -356,11 +337,8 @@ class Fetcher:
         """Everybody answered, and nobody has what is asked for."""
         nowhere = frozenset(flight.nowhere())
         tried = flight.tried()
-        self._verdicts.pop(key, None)
-        self._verdicts[key] = _Verdict(asyncio.get_running_loop().time() + NOWHERE_SECONDS, nowhere, tried)
-        if len(self._verdicts) > KEPT_VERDICTS:
-            del self._verdicts[next(iter(self._verdicts))]
-        flight.fail(lambda chunk_id: _in_vain(chunk_id, "anywhere", tried))
+        self._verdicts.note(key, nowhere, tried, asyncio.get_running_loop().time())
+        flight.fail(lambda chunk_id: in_vain(chunk_id, "anywhere", tried))
 
 
 @contextmanager
@@ -370,7 +348,3 @@ def _relied_on(flight: Flight) -> Iterator[None]:
         yield
     finally:
         flight.relied -= 1
-
-
-def _in_vain(chunk_id: ChunkId, how: str, tried: str) -> str:
-    return f"chunk {short(chunk_id)} could not be had {how}" + (f" ({tried})" if tried else "")

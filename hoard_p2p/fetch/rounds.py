@@ -62,13 +62,15 @@ class Rounds:
         """Wait for a source; false once it has brought nothing for longer than it usually takes, or, if it is one that
         gets things itself, than it may say nothing."""
         loop, node = asyncio.get_running_loop(), source.peer.node_id
-        patience = self._patience(source)
-        began, before = loop.time(), flight.landings
+        began = since = loop.time()
+        before = flight.landings
         while not task.done():
-            await asyncio.wait({task}, timeout=patience)
-            if flight.landings == before and not task.done():
+            left = since + self._patience(source) - loop.time()  # longer, if it gives something of other segments now
+            if left <= 0:
                 return False
-            before = flight.landings
+            await asyncio.wait({task}, timeout=left)
+            if flight.landings != before:
+                before, since = flight.landings, loop.time()
         if source.mode is None:
             self._pace.took(node, loop.time() - began)
         return True

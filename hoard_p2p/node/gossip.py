@@ -183,7 +183,7 @@ class Gossip:
             await self.exchange.take(peer, theirs)
             if self._names.digests() == before:
                 self._note_vain(theirs, peer)
-        await self._presence.met(peer, theirs.since, self.exchange)
+        await self._presence.met(peer, theirs, self.exchange)
 
     async def _exchange_lists(self, peer: Peer) -> None:
         """With a peer of an older version."""

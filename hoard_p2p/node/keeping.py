@@ -60,6 +60,12 @@ class StoreKeeper:
     def place(self, chunk_id: ChunkId) -> Place | None:
         return self._writer.pending(chunk_id) or self._reader.place(chunk_id)
 
+    def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
+        """`place` of each, with one look at the index."""
+        waiting = [self._writer.pending(chunk_id) for chunk_id in ids]  # first: what is committed later is in the index
+        listed = iter(self._reader.places([one for one, pending in zip(ids, waiting, strict=True) if pending is None]))
+        return [pending or next(listed) for pending in waiting]
+
     def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
         place = self._heal(chunk.chunk_id, data)
         if place is not None:

@@ -1,6 +1,7 @@
 """Starting and stopping a node: in the foreground, or detached."""
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 LOG_LIMIT = 16 << 20
 """Bytes after which a detached node's log is put aside when the next one starts."""
 
+PIPE_SIZE = 64 << 10
 GOODBYE_SECONDS = 2.0
 WATCH_SECONDS = 2.0
 
@@ -198,6 +200,16 @@ def _open_log(path: Path, data_dir: Path) -> IO[bytes]:
         ) from error
 
 
+def _pipe_with(data: bytes) -> IO[bytes]:
+    """The reading end of a pipe with these bytes: whoever may list processes sees what their arguments are, and an
+    etcd's password can be among the settings."""
+    reading, writing = os.pipe()
+    with open(writing, "wb") as pipe:
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, max(PIPE_SIZE, len(data)))
+        pipe.write(data)
+    return open(reading, "rb")
+
+
 def detach(settings: NodeSettings) -> int:
     """Start a node in the background; its pid, once it answers. Its log is DATA_DIR/log/node.log.
 
@@ -205,12 +217,12 @@ def detach(settings: NodeSettings) -> int:
     """
     path = settings.data_dir / "log" / "node.log"
     told = json.dumps({**settings._asdict(), "data_dir": os.fspath(settings.data_dir)})
-    with _open_log(path, settings.data_dir) as out:
+    with _open_log(path, settings.data_dir) as out, _pipe_with(told.encode()) as given:
         ours, theirs = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-m", "hoard_p2p.node.main", told, str(theirs)],
+            [sys.executable, "-m", "hoard_p2p.node.main", os.fspath(settings.data_dir), str(theirs)],
             pass_fds=(theirs,),
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=out,
             stderr=out,
             start_new_session=True,
@@ -230,9 +242,10 @@ def detach(settings: NodeSettings) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The detached process: settings as JSON, and the descriptor to report on."""
+    """The detached process: settings as JSON on stdin; the data directory (to be seen in lists of processes), and the
+    descriptor to report on."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    told = json.loads(argv[0])
+    told = json.load(sys.stdin)
     told["data_dir"] = Path(told["data_dir"])
     told["discovery"] = tuple(told["discovery"])
     told["allow_origin"] = tuple(told["allow_origin"])

@@ -25,7 +25,7 @@ from hoard_p2p.node.merging import (
     tombstone_limit,
 )
 from hoard_p2p.node.names_buckets import Buckets
-from hoard_p2p.node.names_draft import Draft, Refusals
+from hoard_p2p.node.names_draft import Draft, Refusals, is_ahead
 from hoard_p2p.node.names_wire import (
     Record,
     label,
@@ -290,6 +290,16 @@ class Names:
         `until` (nanoseconds); how many records that were. Others are not told."""
         with self._writing() as draft:
             return draft.take_away(snapshots, refs, until)
+
+    def mend_times(self) -> int:
+        """For a clock that is right now: what was set while it was ahead, which nobody takes, is set as of now; how
+        many records that were."""
+        wall = self._wall_ns() // 1_000_000
+        latest = wall + CLOCK_AHEAD * 1000
+        if not is_ahead([*self._refs.records.values(), *self._snapshots.records.values()], latest):
+            return 0
+        with self._writing() as draft:
+            return draft.mend_times(latest, wall, self._me)
 
     # --- exchange with peers
 

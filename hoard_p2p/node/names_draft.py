@@ -1,14 +1,14 @@
 """A change of what a node knows of snapshots and refs, while it is made."""
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.node.merging import is_living, is_old_removal, newer_ref, newer_snapshot, tombstone
 from hoard_p2p.node.names_wire import label
 from hoard_p2p.peer import NodeId
-from hoard_p2p.storage.records import RefRecord, SnapshotRecord, Stamp
+from hoard_p2p.storage.records import NEVER, RefRecord, SnapshotRecord, Stamp
 from hoard_p2p.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -118,6 +118,48 @@ class Draft:
                 self.keep_ref(newer_ref(ref, gone) or gone)
                 taken += 1
         return taken
+
+    def mend_times(self, latest: int, wall: int, me: NodeId) -> int:
+        """See `Names.mend_times`. `latest`, `wall`: milliseconds since the epoch."""
+        refs = sorted((ref for ref in self.refs.values() if ref.stamp.wall_ms > latest), key=lambda ref: ref.stamp)
+        snapshots = [record for record in self.snapshots.values() if is_ahead([record], latest)]
+        known: list[RefRecord | SnapshotRecord] = [*self.refs.values(), *self.snapshots.values()]
+        stamps = [stamp for record in known for stamp in _stamps(record)]
+        self.clock = max((stamp for stamp in stamps if stamp.wall_ms <= latest), default=NEVER)
+        for ref in refs:
+            past = tuple(value for value in ref.history if value.stamp.wall_ms <= latest)
+            self.keep_ref(replace(ref, stamp=self.next_stamp(wall, me), history=past))
+        for record in snapshots:
+            self._mend_snapshot(record, latest, wall, me)
+        return len(refs) + len(snapshots)
+
+    def _mend_snapshot(self, record: SnapshotRecord, latest: int, wall: int, me: NodeId) -> None:
+        now = wall * 1_000_000
+        if not is_living(record):
+            self.store.remove_snapshot(record.id, now)
+            self._know(tombstone(record.id, now))
+            return
+        pin, replicas = (
+            self.next_stamp(wall, me) if stamp.wall_ms > latest else stamp
+            for stamp in (record.pin_stamp, record.replicas_stamp)
+        )
+        created, used, removed = min(record.created, now), min(record.last_used, now), min(record.removed, now - 1)
+        self.keep_snapshot(
+            replace(record, created=created, last_used=used, removed=removed, pin_stamp=pin, replicas_stamp=replicas)
+        )
+
+
+def _stamps(record: RefRecord | SnapshotRecord) -> tuple[Stamp, ...]:
+    return (record.stamp,) if isinstance(record, RefRecord) else (record.pin_stamp, record.replicas_stamp)
+
+
+def is_ahead(records: Iterable[RefRecord | SnapshotRecord], latest: int) -> bool:
+    """Whether one of them has a time after `latest`, in milliseconds since the epoch."""
+    return any(
+        max(stamp.wall_ms for stamp in _stamps(record)) > latest
+        or (isinstance(record, SnapshotRecord) and max(record.created, record.removed) > latest * 1_000_000)
+        for record in records
+    )
 
 
 @dataclass(slots=True)

@@ -55,6 +55,11 @@ class Telling(Protocol):
         """See `Differences`."""
         ...
 
+    @property
+    def now(self) -> int:
+        """See `Differences`."""
+        ...
+
 
 class NameExchange:
     """For the event loop but where it says blocking. `names` is read and written in `executor`."""
@@ -71,12 +76,13 @@ class NameExchange:
     def compare(self, comparison: Comparison) -> Differences:
         """Blocking. In which parts this node knows other records than the asker."""
         if self.telling.away:
-            return Differences(b"", b"")
+            return Differences(b"", b"", now=self.telling.now)
         snapshots, refs = self._names.digests()
         return Differences(
             b"" if snapshots == comparison.snapshots_digest else self._names.snapshot_parts().digests,
             b"" if refs == comparison.refs_digest else self._names.ref_parts().digests,
             self.telling.since,
+            self.telling.now,
         )
 
     def supply(self, lack: Lack) -> Supply:

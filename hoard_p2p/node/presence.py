@@ -10,10 +10,11 @@ from concurrent.futures import Executor
 from hoard_p2p.errors import HoardError
 from hoard_p2p.node.absence import decode_contact, encode_contact
 from hoard_p2p.node.blocking import in_executor
-from hoard_p2p.node.names import Names
+from hoard_p2p.node.names import CLOCK_AHEAD, Names
 from hoard_p2p.node.names_exchange import NameExchange, Unknown
 from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.storage.store import Store
+from hoard_p2p.transfer.wire_names import Differences
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ RETURN_SECONDS = 30.0
 """Who returns tells nothing for so long, and looks for nodes that can say what was removed."""
 DROP_FIRST, DROP_EVERY = 3600.0, 600.0
 """A node that starts keeps old removals for a while: others that start with it may need them."""
+MENDED_EVERY = 60.0
+MOST_ODD = 1024
+"""Nodes that are remembered because their clocks are others."""
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -44,33 +48,39 @@ class Presence:
         self._executor = executor
         self._wall_ns = wall_ns
         value = store.meta(CONTACT)
-        self._contact = decode_contact(value, self._now())
+        self._contact = decode_contact(value, self.now)
         self._noted = self._contact
         if value is None:
             self._store.note({CONTACT: encode_contact(self._contact)})
+        self._odd_clocks: set[NodeId] = set()
+        self._mended = -MENDED_EVERY
         self._began: float | None = None
         self._witnesses: dict[NodeId, int] = {}
         self._unknown: Unknown | None = None
 
-    def _now(self) -> int:
+    @property
+    def now(self) -> int:
+        """In milliseconds since the epoch."""
         return self._wall_ns() // 1_000_000
 
     @property
     def away(self) -> bool:
         """Whether this node has not been in touch for so long that it tells nobody what it knows."""
-        return self._contact.is_away(self._now())
+        return self._contact.is_away(self.now)
 
     @property
     def since(self) -> int:
         """What others are told: see `wire_names.Differences`."""
         return 0 if self.away else self._contact.since
 
-    async def met(self, peer: Peer, since: int, exchange: NameExchange) -> None:
-        """This node has taken over what a peer knows, that told this `since`. Raises Unavailable, StoreFailed."""
+    async def met(self, peer: Peer, told: Differences, exchange: NameExchange) -> None:
+        """This node has taken over what a peer knows. Raises Unavailable, StoreFailed."""
+        if told.now:
+            await self._compare_clocks(peer, told.now - self.now)
         if self.away:
-            await self._hear(peer, since, exchange)
+            await self._hear(peer, told.since, exchange)
         else:
-            self._contact = self._contact.met(self._now(), since)
+            self._contact = self._contact.met(self.now, told.since)
             await self._note()
 
     async def _note(self) -> None:
@@ -78,6 +88,27 @@ class Presence:
         if self._contact.last - self._noted.last > NOTED_EVERY or self._contact.since != self._noted.since:
             self._noted = self._contact
             await in_executor(self._executor, self._store.note, {CONTACT: encode_contact(self._contact)})
+
+    # --- clocks
+
+    async def _compare_clocks(self, peer: Peer, ahead: int) -> None:
+        """Where another node's clock is as this one's, what was set here while the clock was ahead is set anew."""
+        if abs(ahead) > CLOCK_AHEAD * 1000:
+            if peer.node_id not in self._odd_clocks and len(self._odd_clocks) < MOST_ODD:
+                self._odd_clocks.add(peer.node_id)
+                which = "ahead of" if ahead > 0 else "behind"
+                log.warning(
+                    "the clock of %s (%s) is %.0f s %s this node's: what is published or named where the clock is "
+                    "ahead is not taken elsewhere; set the clocks",
+                    peer.name, peer.url, abs(ahead) / 1000, which,
+                )  # fmt: skip
+            return
+        self._odd_clocks.discard(peer.node_id)
+        if time.monotonic() - self._mended >= MENDED_EVERY:
+            self._mended = time.monotonic()
+            mended = await in_executor(self._executor, self._names.mend_times)
+            if mended:
+                log.warning("%d names and snapshots were set while the clock was ahead: they are set as of now", mended)
 
     # --- returning
 
@@ -95,13 +126,13 @@ class Presence:
             await self._return()
 
     async def _return(self) -> None:
-        days, taken = abs(self._now() - self._contact.last) // DAY_MS, 0
+        days, taken = abs(self.now - self._contact.last) // DAY_MS, 0
         if self._unknown is not None:
             unknown, until = self._unknown, self._contact.shared_until
             taken = await in_executor(self._executor, self._names.take_away, unknown.snapshots, unknown.refs, until)
         if taken:
             log.warning("%d names and snapshots went, which others removed in the %d days without contact", taken, days)
-        self._contact = self._contact.returned(self._now(), min(self._witnesses.values(), default=0))
+        self._contact = self._contact.returned(self.now, min(self._witnesses.values(), default=0))
         self._began, self._unknown = None, None
         self._witnesses.clear()
         await self._note()

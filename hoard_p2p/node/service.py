@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
@@ -93,19 +94,19 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
+        counted = self._counted(ids)
         lent: list[SendExtent | None] = []
         try:
-            for chunk_id in ids:
-                lent.append(self._lend(chunk_id))
+            for chunk_id, place in zip(ids, counted, strict=True):
+                lent.append(None if place is None else self._lend(chunk_id, place))
         except BaseException:  # no descriptor is left, most likely
+            self._node.store.reclaimer.sent(*(place for place in counted[len(lent) + 1 :] if place is not None))
             self.release([extent for extent in lent if extent is not None], 0)
             raise
         return lent
 
-    def _lend(self, chunk_id: ChunkId) -> SendExtent | None:
-        place = self._counted(chunk_id)
-        if place is None:
-            return None
+    def _lend(self, chunk_id: ChunkId, place: Place) -> SendExtent | None:
+        """Of a place that is counted as being sent; counted no more if it cannot be."""
         try:
             slab = self._node.reader.slab_file(place.slab)
         except HoardError as error:
@@ -119,8 +120,20 @@ class NodeService:
             self._lent[slab.fd] = _Lent(slab, place.slab, 1 if lent is None else lent.extents + 1)
         return SendExtent(slab.fd, place.offset, place.length)
 
-    def _counted(self, chunk_id: ChunkId) -> Place | None:
-        """Where a chunk lies, counted as being sent. Counted first, then seen there: so it stays."""
+    def _counted(self, ids: Sequence[ChunkId]) -> list[Place | None]:
+        """Where chunks lie, counted as being sent. Counted first, then seen there: so they stay."""
+        keeper, reclaimer = self._node.keeper, self._node.store.reclaimer
+        places = keeper.places(ids)
+        reclaimer.send(*(place for place in places if place is not None))
+        for at, again in enumerate(keeper.places(ids)):
+            place = places[at]
+            if place is not None and (again is None or again[:3] != place[:3]):
+                reclaimer.sent(place)
+                places[at] = self._counted_again(ids[at])
+        return places
+
+    def _counted_again(self, chunk_id: ChunkId) -> Place | None:
+        """The same for one chunk, which moves."""
         node = self._node
         for _ in range(ATTEMPTS):
             place = node.keeper.place(chunk_id)
@@ -137,13 +150,14 @@ class NodeService:
         with self._lock:
             self._node.counters.chunks_sent += sent
             self._node.counters.bytes_sent += sum(extent.length for extent in extents[:sent])
-            for extent in extents:
-                lent = self._lent[extent.fd]
-                self._node.store.reclaimer.sent(Place(lent.number, extent.offset, extent.length, 0))
-                if lent.extents > 1:
-                    self._lent[extent.fd] = lent._replace(extents=lent.extents - 1)
+            places = [Place(self._lent[one.fd].number, one.offset, one.length, 0) for one in extents]
+            for fd, count in Counter(extent.fd for extent in extents).items():
+                lent = self._lent[fd]
+                if lent.extents > count:
+                    self._lent[fd] = lent._replace(extents=lent.extents - count)
                 else:
-                    del self._lent[extent.fd]
+                    del self._lent[fd]
+        self._node.store.reclaimer.sent(*places)
 
     def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
         return self._feeding.feed(ask, patience)

@@ -310,18 +310,21 @@ class Reclaimer:
         finally:
             self.sent(place)
 
-    def send(self, place: Place) -> None:
+    def send(self, *places: Place) -> None:
         """The begin of `sending`, for those who cannot use a block."""
+        sends = self._freeing.sends
         with self._lock:
-            self._freeing.sends[place[:3]] += 1
+            for place in places:
+                sends[place[:3]] += 1
 
-    def sent(self, place: Place) -> None:
-        """The end of one `send` of that place; its generation does not matter."""
-        sends, key = self._freeing.sends, place[:3]
+    def sent(self, *places: Place) -> None:
+        """The end of one `send` of each place; its generation does not matter."""
+        sends = self._freeing.sends
         with self._lock:
-            sends[key] -= 1
-            if sends[key] <= 0:
-                del sends[key]
+            for place in places:
+                sends[place[:3]] -= 1
+                if sends[place[:3]] <= 0:
+                    del sends[place[:3]]
 
     def new_claims(self) -> Claims:
         """A table of marks for a publish, which closes it when it has told what it relies on: then its snapshot is

@@ -9,14 +9,18 @@ from hoard_p2p.errors import Unavailable
 
 
 class Doorstep(asyncio.Protocol):
-    """Stands before the protocol `inside` and passes everything on until `let_in`; hangs up if that takes too long.
+    """Stands before the protocol `inside` and passes everything on until `let_in`; hangs up if that takes too long, and
+    at once on who is not welcome.
 
     Keeps nothing once the connection is gone.
     """
 
-    def __init__(self, inside: asyncio.Protocol, seconds: float) -> None:
+    def __init__(
+        self, inside: asyncio.Protocol, seconds: float, is_welcome: Callable[[str], bool] = lambda host: True
+    ) -> None:
         self._inside = inside
         self._seconds = seconds
+        self._is_welcome = is_welcome
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -27,7 +31,9 @@ class Doorstep(asyncio.Protocol):
             self._transport.set_protocol(self._inside)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
+        if not self._is_welcome(host_of(transport)):
+            self._inside = HangUp()
+        elif isinstance(transport, asyncio.Transport):
             self._transport = transport
             self._timer = asyncio.get_running_loop().call_later(self._seconds, transport.abort)
         self._inside.connection_made(transport)
@@ -52,6 +58,12 @@ class Doorstep(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def host_of(transport: asyncio.BaseTransport | None) -> str:
+    """The other side's address, empty if it is gone."""
+    name = None if transport is None else transport.get_extra_info("peername")
+    return str(name[0]) if name else ""
 
 
 class Lookout(asyncio.Protocol):

@@ -38,13 +38,15 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds taken before memory is. Times in seconds. Of the requests, `adopts` may pull segments at a time and
+    """Bounds taken before memory is. Times in seconds. One host cannot take all
+    `connections`. Of the requests, `adopts` may pull segments at a time and
     `adopts_waiting` wait up to `answer_time` for their turn; the same of `vouches`, which count segments, and of
     `sends` of chunks, which wait up to `send_wait`, less than askers do. At most `streams` are open. `send_rate`: bytes
     a second that all of these send, 0: no limit. `names`: host names that this node may be asked by, besides IP
     addresses, `localhost` and the machine's own name."""
 
     connections: int = 1024
+    connections_per_host: int = 512
     requests: int = 512
     adopts: int = 4
     adopts_waiting: int = 32
@@ -149,6 +151,14 @@ class Guard:
         finally:
             self._in_flight -= 1
 
+    @web.middleware
+    async def send(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """An answer that is in memory is sent here, so that it counts as in flight until it is gone."""
+        response = await handler(request)
+        if isinstance(response, web.Response):
+            await send(request, response, self._limits.answer_time)
+        return response
+
     def _is_known(self, host: str) -> bool:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
         if name.lower().rstrip(".") in self._names:
@@ -214,6 +224,20 @@ def timed(handler: Handler, seconds: float) -> Handler:
             return await handler(request)
 
     return with_deadline
+
+
+async def send(request: web.Request, response: web.Response, seconds: float) -> None:
+    """Send an answer whole; who does not take it in time is hung up on, since aiohttp would wait for ever."""
+    try:
+        async with asyncio.timeout(seconds):
+            await response.prepare(request)
+            await response.write_eof()
+    except BaseException as error:  # too late, or cancelled: no other answer may follow the half of this one
+        if request.transport is not None:
+            request.transport.abort()
+        if isinstance(error, TimeoutError):
+            raise ConnectionResetError(f"{request.remote} did not take an answer in {seconds} s") from error
+        raise
 
 
 async def read_body(request: web.Request, most: int, seconds: float) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
@@ -16,9 +16,9 @@ from hoard_p2p.errors import BadRequest, SnapshotUnknown
 from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId
 from hoard_p2p.peer import is_loopback, is_wildcard
 from hoard_p2p.transfer import wire, wire_life, wire_members, wire_names
-from hoard_p2p.transfer.doorstep import Doorstep, HangUp, while_connected
+from hoard_p2p.transfer.doorstep import Doorstep, HangUp, host_of, while_connected
 from hoard_p2p.transfer.feeding import Feed
-from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, timed
+from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, send, timed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.pace import Pace
 from hoard_p2p.transfer.sending import Means, answer, chunk_frames, chunk_mark
@@ -84,7 +84,7 @@ class PeerServer:
         guard = Guard(limits, names, UNBOUNDED | {SESSION_PATH}, is_open=security.ring is None)
         sentry = Sentry(security)
         app = web.Application(
-            middlewares=[guard.answer_errors, guard.check_origin, sentry.check_proof, _admit, guard.count],
+            middlewares=[guard.answer_errors, guard.check_origin, sentry.check_proof, _admit, guard.count, guard.send],
             client_max_size=MAX_ANNOUNCEMENT,
         )
         app.on_response_prepare.append(sentry.prove)
@@ -92,7 +92,12 @@ class PeerServer:
         app.add_routes(Endpoints(service, limits, self._executor).routes())
         http_log.addFilter(quieten)
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=GRACE, keepalive_timeout=75.0, logger=http_log
+            app,
+            access_log=None,
+            shutdown_timeout=GRACE,
+            keepalive_timeout=75.0,
+            logger=http_log,
+            auto_decompress=False,  # nobody sends what grows
         )
         self._listener: asyncio.Server | None = None
 
@@ -127,14 +132,20 @@ class PeerServer:
         server = self._runner.server
         if server is None or len(server.connections) >= self._limits.connections:
             return HangUp()
-        return Doorstep(server(), self._limits.first_request_time)
+        return Doorstep(server(), self._limits.first_request_time, self._is_welcome)
+
+    def _is_welcome(self, host: str) -> bool:
+        """Whether a host may have one more connection."""
+        server = self._runner.server
+        taken = [] if server is None else [host_of(one.transport) for one in server.connections]
+        return taken.count(host) < self._limits.connections_per_host
 
 
 @web.middleware
 async def _admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A connection that made a request is let in."""
+    """A connection that made a request is let in; a handshake is none, since anybody can begin one."""
     protocol = None if request.transport is None else request.transport.get_protocol()
-    if isinstance(protocol, Doorstep):
+    if isinstance(protocol, Doorstep) and request.path != SESSION_PATH:
         protocol.let_in()
     return await handler(request)
 
@@ -216,10 +227,19 @@ class Endpoints:
         return web.Response(body=root, content_type="application/octet-stream")
 
     async def snapshots(self, request: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(wire.encode_records, await self._service.snapshots()))
+        return await self._listed(request, self._service.snapshots)
 
     async def refs(self, request: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(wire.encode_records, await self._service.refs()))
+        return await self._listed(request, self._service.refs)
+
+    async def _listed(
+        self, request: web.Request, list_all: Callable[[], Awaitable[Sequence[wire.Record]]]
+    ) -> web.Response:
+        """A few at a time, until they are sent: they may be large."""
+        async with self._supplies.turn():
+            response = _json(await asyncio.to_thread(wire.encode_records, await list_all()))
+            await send(request, response, self._limits.answer_time)
+            return response
 
     async def compare(self, request: web.Request) -> web.Response:
         asked = await self._decoded(request, MAX_COMPARISON, wire_names.decode_comparison)

@@ -43,11 +43,12 @@ class Differences:
     """The digests of all parts (`DIGESTS` bytes) of what differs; empty where nothing does.
 
     `since`: in milliseconds since the epoch: whatever its cluster knew at that time or later and the answerer does not
-    know was removed; 0 if it cannot say so."""
+    know was removed; 0 if it cannot say so. `now`: what time it is there, in the same way; 0: not told."""
 
     snapshots: bytes
     refs: bytes
     since: int = 0
+    now: int = 0
 
     def of(self, kind: Kind) -> bytes:
         return self.snapshots if kind is Kind.SNAPSHOTS else self.refs
@@ -94,14 +95,19 @@ def decode_comparison(body: bytes) -> Comparison:
 
 def encode_differences(differences: Differences) -> bytes:
     return encode(
-        {"snapshots": _b64(differences.snapshots), "refs": _b64(differences.refs), "since": differences.since}
+        {
+            "snapshots": _b64(differences.snapshots),
+            "refs": _b64(differences.refs),
+            "since": differences.since,
+            "now": differences.now,
+        }
     )
 
 
 def decode_differences(body: bytes) -> Differences:
     fields = Fields.parse(body)
-    since = fields.number("since", MAX_TIME) if fields.has("since") else 0
-    return Differences(_digests(fields, "snapshots"), _digests(fields, "refs"), since)
+    since, now = (fields.number(name, MAX_TIME) if fields.has(name) else 0 for name in ("since", "now"))
+    return Differences(_digests(fields, "snapshots"), _digests(fields, "refs"), since, now)
 
 
 def _digests(fields: Fields, name: str) -> bytes:

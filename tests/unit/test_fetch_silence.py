@@ -6,6 +6,7 @@ from hoard_p2p.fetch.silence import (
     AGAIN_SECONDS,
     BUSY_SECONDS,
     CHAIN_BUSY,
+    CHAIN_LONGEST,
     CHAIN_SECONDS,
     CHAIN_STEP,
     GATE_BUSY,
@@ -41,6 +42,21 @@ def test_a_source_that_gives_of_other_segments_is_busy_and_waited_for_longer(
 def test_a_predecessor_far_down_the_chain_is_waited_for_longer() -> None:
     at = [Silence().allowed(PEER, AskMode.CHAIN, place, 0.0) for place in (0, 8)]
     assert at[1] - at[0] == 8 * CHAIN_STEP
+
+
+@pytest.mark.parametrize(
+    ("mode", "place", "seconds"),
+    [
+        (AskMode.GATE, 7, GATE_SECONDS),
+        (AskMode.CHAIN, 900, CHAIN_LONGEST),
+        (AskMode.FETCH, 1, 2 * READER_SECONDS),
+        (AskMode.FETCH, 3, 3 * READER_SECONDS),
+    ],
+)
+def test_silence_is_allowed_for_as_long_as_others_may_have_to_wait_themselves(
+    mode: AskMode, place: int, seconds: float
+) -> None:
+    assert Silence().allowed(PEER, mode, place, 0.0) == seconds
 
 
 def test_a_predecessor_that_was_passed_by_is_hardly_waited_for_until_it_gives_something() -> None:

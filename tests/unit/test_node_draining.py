@@ -141,5 +141,34 @@ def test_what_has_an_origin_is_handed_over_where_nobody_else_can_read_that(tmp_p
     run(main)
 
 
+def test_evictions_and_repair_beside_a_drain_leave_as_many_copies_as_were_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path / "n") as one,
+            running(tmp_path / "m", one) as two,
+            running(tmp_path / "o", one, two) as three,
+        ):
+            snapshot = await published(one, a_tree(tmp_path / "a", 7, 40 << 20), replicas=2)
+            for node in (two, three):
+                await known_by(node, snapshot)
+            everything = await all_segments(one, snapshot)
+            over = asyncio.Event()
+
+            async def evict(node: Node) -> None:
+                while not over.is_set():
+                    await node.retention.evict(snapshot)
+                    await asyncio.sleep(0)
+
+            async with asyncio.TaskGroup() as group:
+                for node in (two, three):
+                    group.create_task(evict(node))
+                told = await drained(one, [two, three])
+                over.set()
+            assert told[-1]["safe"] is True
+            assert await segments_here(two, snapshot) == await segments_here(three, snapshot) == everything
+
+    run(main)
+
+
 async def _silent(body: dict[str, Json]) -> None:
     await asyncio.sleep(0)

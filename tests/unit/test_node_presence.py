@@ -218,6 +218,50 @@ def test_an_old_removal_still_removes_what_is_known(tmp_path: Path) -> None:
         assert names.drop_tombstones() == 1
 
 
+# --- clocks
+
+
+def test_what_was_set_while_the_clock_was_ahead_is_taken_by_others_once_it_is_right(tmp_path: Path) -> None:
+    clock, right = Clock(), Clock()
+    with Store.open(tmp_path / "a") as store, Store.open(tmp_path / "b") as second:
+        names, other = Names(store, store.node_id, clock), Names(second, second.node_id, right)
+        first, later = (snapshot_id(a_root(seed)) for seed in (1, 2))
+        for each in (names, other):
+            made = SnapshotRecord(first, right(), right(), 2, False, DEFAULT_KEEP, True, "here")
+            each.add_snapshot(a_root(1), made)
+        clock.now += 365 * DAY_NS
+        names.add_snapshot(a_root(2), SnapshotRecord(later, clock(), clock(), 2, False, DEFAULT_KEEP, True, "here"))
+        names.tag(later, "set", move=False)
+        names.tag(first, "gone", move=False)
+        names.remove(first, force=True)
+        names.pin(later, pinned=True)
+        clock.now = right.now = right() + DAY_NS
+        assert names.mend_times() == 4
+        assert names.mend_times() == 0
+        names.tag(later, "more", move=False)
+        assert other.merge_snapshots(names.snapshot_records(), "a") == 2
+        assert other.merge_refs(names.ref_records(), "a") == 3
+        assert other.digests() == names.digests()
+        assert {ref.name for ref in other.refs()} == {"set:latest", "more:latest"}
+        assert [record.pinned for record in other.snapshots()] == [True]
+        assert names.digests() == Names(store, store.node_id, clock).digests()
+
+
+@pytest.mark.expect_warnings
+def test_a_node_with_another_clock_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "a") as first, running(tmp_path / "b") as second:
+            telling = first.gossip.exchange.telling
+            assert isinstance(telling, presence.Presence)
+            monkeypatch.setattr(telling, "_wall_ns", lambda: time.time_ns() + 600 * 1_000_000_000)
+            await meet(first, second)
+            await until(lambda: "600 s ahead of" in caplog.text or "599 s ahead of" in caplog.text)
+
+    run(main)
+
+
 # --- decisions
 
 

@@ -67,7 +67,7 @@ def test_chunks_are_not_counted_as_being_sent_when_another_cannot_be_opened(tmp_
 
 
 def _fail_to_open(node: Node) -> None:
-    datas, service = [os.urandom(100_000) for _ in range(2)], NodeService(node)
+    datas, service = [os.urandom(100_000) for _ in range(3)], NodeService(node)
     for data in datas:
         with node.store.writer() as writer:
             writer.put(chunk_id(data), data)
@@ -78,7 +78,7 @@ def _fail_to_open(node: Node) -> None:
     path.symlink_to(path)  # an error like that of a process without descriptors
     with pytest.raises(StoreFailed):
         service.locate([chunk_id(data) for data in datas])
-    node.store.reclaimer.drop([chunk_id(datas[0])])
+    node.store.reclaimer.drop([chunk_id(datas[0]), chunk_id(datas[2])])
     assert not node.store.reclaimer.reclaim().waiting
 
 

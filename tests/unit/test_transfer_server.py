@@ -4,8 +4,10 @@ import asyncio
 import json
 import re
 import socket
+import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -337,6 +339,64 @@ def test_connections_beyond_the_bound_are_closed(service: FileService) -> None:
         second[1].close()
 
     with_server(service, use, Limits(connections=2))
+
+
+def test_a_connection_that_only_begins_handshakes_is_closed(service: FileService) -> None:
+    async def use(port: int, control: PeerControl) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 57\r\n\r\n\1" + bytes(56))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    with_server(service, use, Limits(first_request_time=0.3))
+
+
+def test_one_host_cannot_take_the_connections_of_all(service: FileService) -> None:
+    async def use(port: int, control: PeerControl) -> None:
+        greedy = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        greedy[1].write(get("/v1/hello"))
+        assert (await greedy[0].readline()).startswith(b"HTTP/1.1 200")
+        more = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        with suppress(ConnectionError):
+            assert await more[0].read() == b""
+        assert (await ask(port, get("/v1/hello")))[0] == 200
+        greedy[1].close()
+        more[1].close()
+
+    with_server(service, use, Limits(connections=8, connections_per_host=1))
+
+
+def test_who_does_not_take_an_answer_is_hung_up_on_and_counts_until_then(service: FileService) -> None:
+    service.ref_records = [{"name": "x" * 1000} for _ in range(20_000)]
+
+    async def use(port: int, control: PeerControl) -> None:
+        slow = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        slow[1].write(get("/v1/refs"))
+        assert (await slow[0].readline()).startswith(b"HTTP/1.1 200")
+        status, answer = await ask(port, get("/v1/status"))
+        assert status == 503
+        assert b"in flight" in answer
+        while status != 200:
+            status, _ = await ask(port, get("/v1/status"))
+        taken = b""
+        with suppress(ConnectionError):
+            taken = await slow[0].read()
+        assert len(taken) < 20_000_000
+        slow[1].close()
+
+    with_server(service, use, Limits(requests=1, answer_time=1.0))
+
+
+def test_a_body_that_would_grow_is_not_unpacked(service: FileService) -> None:
+    body = zlib.compress(json.dumps({"snapshots": []}).encode())
+
+    async def use(port: int, control: PeerControl) -> None:
+        head = "POST /v1/uses HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: deflate\r\n"
+        assert (await ask(port, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body))[0] == 400
+
+    with_server(service, use)
 
 
 class WaitingService(FileService):

@@ -23,7 +23,7 @@ def test_comparisons_and_differences_are_decoded_as_they_were_encoded(
 ) -> None:
     asked = Comparison(NODE, digest, digest[::-1], again)
     assert wire_names.decode_comparison(wire_names.encode_comparison(asked)) == asked
-    told = Differences(snapshots, refs, since)
+    told = Differences(snapshots, refs, since, since // 2)
     assert wire_names.decode_differences(wire_names.encode_differences(told)) == told
     assert (told.of(Kind.SNAPSHOTS), told.of(Kind.REFS)) == (snapshots, refs)
 
