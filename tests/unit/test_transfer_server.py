@@ -350,7 +350,7 @@ def test_a_connection_that_only_begins_handshakes_is_closed(service: FileService
             await reader.read()
         writer.close()
 
-    with_server(service, use, Limits(first_request_time=0.3))
+    with_server(service, use, Limits(first_request_time=1.5))
 
 
 def test_one_host_cannot_take_the_connections_of_all(service: FileService) -> None:
@@ -386,7 +386,7 @@ def test_who_does_not_take_an_answer_is_hung_up_on_and_counts_until_then(service
         assert len(taken) < 20_000_000
         slow[1].close()
 
-    with_server(service, use, Limits(requests=1, answer_time=1.0))
+    with_server(service, use, Limits(requests=1, answer_time=3.0))
 
 
 def test_a_body_that_would_grow_is_not_unpacked(service: FileService) -> None:
