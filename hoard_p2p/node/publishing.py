@@ -16,6 +16,7 @@ from hoard_p2p.node.handover import Copies, hand_over
 from hoard_p2p.node.names import DEFAULT_KEEP, new_ref_name
 from hoard_p2p.node.names_wire import MAX_REPLICAS
 from hoard_p2p.node.readback import read_back
+from hoard_p2p.node.staying import while_member
 from hoard_p2p.node.unchanged import Taken, take_in
 from hoard_p2p.peer import Peer
 from hoard_p2p.publish.stampfs import is_remote
@@ -163,7 +164,8 @@ async def _spread(node: Node, catalog: Catalog, snapshot: SnapshotId, replicas: 
 
     async def adopt(peer: Peer, segments: Sequence[int]) -> Sequence[int]:
         request = AdoptRequest(snapshot, tuple(segments), node.me.node_id)
-        reply = await node.control.adopt(peer, request, timeout=ADOPT_TIMEOUT)
+        asked = node.control.adopt(peer, request, timeout=ADOPT_TIMEOUT)
+        reply = await while_member(node.group, node.agent.view, peer, asked)
         if reply.full or (reply.error and not reply.stored):
             raise Unavailable(reply.error or f"{peer.name} has no room")
         await in_executor(node.fetchers, read_back, node.bulk, peer, catalog, reply.stored)

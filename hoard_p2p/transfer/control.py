@@ -28,6 +28,8 @@ LIST_TIME = 30.0
 CONNECTIONS_PER_PEER = 8
 PROBES_PER_PEER = 4
 PROBES = frozenset({"hello", "probe", "probe-for"})
+CONNECT_TIME = 5.0
+"""A host that is off answers nothing at all; the kernel would try for two minutes."""
 IDLE_TIME = 30.0
 """A kept-alive connection is dropped well before the server would (75 s), so that no request meets its end."""
 MAX_HELLO = 4 << 20
@@ -55,7 +57,7 @@ def _new_session(connections: int, security: Security) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIME),
         auto_decompress=False,
     )
 
