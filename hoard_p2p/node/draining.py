@@ -19,6 +19,7 @@ from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.node import vouching
 from hoard_p2p.node.course import Report
 from hoard_p2p.node.evicting import BATCH, look
+from hoard_p2p.node.meeting import weight_here
 from hoard_p2p.peer import ClusterView
 from hoard_p2p.printing import size_text
 from hoard_p2p.repair.lastcopy import PROMISED_SECONDS
@@ -54,7 +55,6 @@ class Drain:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._before = node.me
         self._sets: dict[SnapshotId, _Set] = {}
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ class Drain:
         """Back to normal, unless the node ends anyway."""
         if not self._node.stop.is_set():
             log.info("the node does not drain any more: it takes its shares again")
-            self._set_weight(self._before.weight)
+            self._set_weight(weight_here(self._node.store))
             self._node.repairing.paused = False
 
     def _set_weight(self, weight: int) -> None:

@@ -31,6 +31,11 @@ class Told:
     conflict: Callable[[IdConflict], None]
 
 
+def weight_here(store: Store) -> int:
+    """The weight of a node with this store, when it does not drain."""
+    return weight_of(store.capacity() or 1 << 30)
+
+
 def own_record(settings: NodeSettings, store: Store, port: int) -> Peer:
     """The membership record of the node that runs on this store and listens on `port`."""
     return Peer(
@@ -40,7 +45,7 @@ def own_record(settings: NodeSettings, store: Store, port: int) -> Peer:
         rack=settings.rack,
         host=settings.host,
         port=port,
-        weight=weight_of(store.capacity() or 1 << 30),
+        weight=weight_here(store),
     )
 
 

@@ -10,7 +10,7 @@ from hoard_p2p.errors import StoreFailed
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
-from hoard_p2p.placement import weight_of
+from hoard_p2p.node.meeting import weight_here
 from hoard_p2p.storage.condition import State
 from hoard_p2p.storage.room import UNLIMITED
 
@@ -48,8 +48,9 @@ async def _capacity(node: Node, request: LocalRequest) -> LocalReply:
 async def _set_capacity(node: Node, size: int) -> None:
     await node.blocking(node.store.set_capacity, check_capacity(size))
     log.info("the capacity is %d bytes now", size)
-    node.me = replace(node.me, weight=weight_of(size))
-    node.agent.renew(node.me)
+    if node.me.weight:  # one that drains gets it when it stops to
+        node.me = replace(node.me, weight=weight_here(node.store))
+        node.agent.renew(node.me)
 
 
 async def _set_floor(node: Node, floor: Floor) -> None:

@@ -9,8 +9,10 @@ import pytest
 from hoard_p2p.config import Json
 from hoard_p2p.errors import Unavailable
 from hoard_p2p.ids import SnapshotId
+from hoard_p2p.node import operations
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.draining import Drain
+from hoard_p2p.node.local import LocalRequest
 from hoard_p2p.peer import origin_id
 from tests.unit.node_cluster import run, running, until
 from tests.unit.test_node_repairing import all_segments, known_by
@@ -63,6 +65,19 @@ def test_a_node_that_is_alone_can_never_leave_safely_and_goes_on_as_before(tmp_p
                 await drain.wait(_silent, stall=5)
             drain.end()
             assert one.me.weight == weight > 0 and not one.repairing.paused
+
+    run(main)
+
+
+def test_another_capacity_gives_a_node_that_drains_no_share_and_counts_once_it_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one:
+            weight, drain = one.me.weight, Drain(one)
+            drain.start()
+            await operations.handle(one, LocalRequest("capacity", {"size": 4 << 30}, [], 1, _silent))
+            assert one.me.weight == 0
+            drain.end()
+            assert one.me.weight == 4 * weight
 
     run(main)
 
