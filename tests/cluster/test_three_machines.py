@@ -113,7 +113,7 @@ def test_the_same_tree_has_one_id_on_every_machine_and_in_every_locale(
     assert three[0].publish(source) in ids
     after = settled_store(three[0])
     assert after["chunks"] == before["chunks"], "publishing again stores nothing new"
-    assert after["slabs"] == before["slabs"], "and takes no space"
+    assert after["slabs"] <= before["slabs"], "and takes no space (what a writer had reserved may go meanwhile)"
     grown = after["used"] - before["used"]
     assert grown <= 64 << 10, "but for a few pages of the index, which is written all the time"
 
