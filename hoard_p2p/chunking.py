@@ -32,6 +32,7 @@ class ChunkerKind(Enum):
 
     FASTCDC = 1
     FIXED = 2
+    PIECES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,19 @@ FASTCDC = Chunker(ChunkerKind.FASTCDC, 256 * KIB, MIB, MAX_CHUNK, 64 * KIB)
 
 FIXED = Chunker(ChunkerKind.FIXED, MAX_CHUNK, MAX_CHUNK, MAX_CHUNK, MAX_CHUNK)
 """Cut at multiples of 4 MiB: pieces of one file can be read in any order."""
+
+
+PIECES = Chunker(ChunkerKind.PIECES, MAX_CHUNK, MAX_CHUNK, MAX_CHUNK, MAX_CHUNK)
+"""Cut like `FIXED`, but without a look at the bytes, so that zeros are data; segments are cut and placed by the places
+of pieces in the data set (`ids.slot_id`). What was read from an origin by all nodes together is cut so."""
+
+
+def piece_lengths(size: int) -> list[int]:
+    """The pieces of an origin object of that many bytes, in order."""
+    if size <= SMALL_FILE:
+        return [size] if size else []
+    whole, rest = divmod(size, MAX_CHUNK)
+    return [MAX_CHUNK] * whole + [rest] * bool(rest)
 
 
 class Run(NamedTuple):

@@ -76,6 +76,29 @@ class DeadlineExceeded(Unavailable):
     """Our own deadline passed."""
 
 
+class OriginFailed(Unavailable):
+    """An origin did not give what was asked of it. `again`: the same question may well be answered a moment later."""
+
+    again = True
+
+
+class OriginBusy(OriginFailed):
+    """It asks to be asked less (503 SlowDown, 429), or is slow: fewer questions at a time, and again."""
+
+
+class OriginRefused(OriginFailed):
+    """This node may not read it: no, wrong or expired credentials. Another node may."""
+
+    again = False
+
+
+class ObjectChanged(OriginFailed):
+    """An object is not the version that was listed, or is gone; the message names the object, both versions, and to
+    publish again."""
+
+    again = False
+
+
 # --- this machine
 
 
@@ -160,6 +183,10 @@ WIRE_NAMES: dict[str, type[HoardError]] = {
         ChunkUnavailable,
         PeerUnavailable,
         DeadlineExceeded,
+        OriginFailed,
+        OriginBusy,
+        OriginRefused,
+        ObjectChanged,
         StoreFailed,
         StoreFull,
         IndexLost,

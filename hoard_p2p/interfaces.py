@@ -3,7 +3,7 @@
 A room is handed these; it does not import the room behind them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -132,10 +132,16 @@ class ChunkSink(Protocol):
 
 
 class LocalChunks(Protocol):
-    """The reading side of a store, from any process of this machine."""
+    """The reading side of a store, from any process of this machine. Everywhere an origin key of a lazy snapshot may
+    stand for the chunk that its piece was found to be, if this store knows (`content`)."""
 
     def place(self, chunk_id: ChunkId) -> Place | None:
         """Where the chunk lies, None if it is not stored here."""
+        ...
+
+    def content(self, chunk_id: ChunkId) -> ChunkId | None:
+        """The id that the bytes must have: `chunk_id` itself, or what an origin key was found to be; None if that is
+        not known here."""
         ...
 
     def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
@@ -175,11 +181,15 @@ class ListedSlabs(FileSlabs, Protocol):
 
 
 class Found(NamedTuple):
-    """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it."""
+    """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it.
+
+    `span` (lazy snapshots only): just these bytes of the run are here, (start, stop); `place` is where the run would
+    lie as a whole, and `data`, if there is no place, holds the span alone."""
 
     run: int
     place: Place | None
     data: bytes
+    span: tuple[int, int] | None = None
 
 
 class MissFailed(NamedTuple):
@@ -199,8 +209,9 @@ class MissChannel(Protocol):
         """A descriptor to poll for reading, -1 while there is no connection. May change after `tend`."""
         ...
 
-    def ask(self, run: int) -> None:
-        """Ask for a chunk run of this mount's snapshot (a second ask for one that is outstanding is dropped)."""
+    def ask(self, run: int, span: tuple[int, int] | None = None) -> None:
+        """Ask for a chunk run of this mount's snapshot (a second ask for one that is outstanding is dropped). `span`,
+        for a lazy snapshot: these bytes of it are enough; then it is outstanding once for each span."""
         ...
 
     def distrust(self, run: int, place: Place) -> None:
@@ -276,6 +287,79 @@ class Gathering(Protocol):
     def gather(self) -> None: ...
 
     def settle(self) -> None: ...
+
+
+class Kind(Enum):
+    """What an entry of a data set is."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+
+
+class Listed(NamedTuple):
+    """One entry of an origin's listing. `path`: as the origin names it, relative to it, parts between slashes; it may
+    be one that no file can have. `mtime`: ns since the epoch. `mode`: permission bits. `version`: what `Origin.read`
+    compares, at most 255 bytes. `target`: of a symlink. `link`: the same for all names of one file with several, else
+    empty. Objects of a store are files; a key that ends in a slash keeps it."""
+
+    path: bytes
+    kind: Kind
+    size: int
+    mtime: int
+    mode: int
+    version: bytes
+    uid: int = 0
+    gid: int = 0
+    target: bytes = b""
+    link: bytes = b""
+    xattrs: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class ObjectRange(NamedTuple):
+    """Bytes `start` to `stop` of an object that had `size` bytes. `version`: the one it was listed with; empty: any,
+    for whoever knows the bytes by their ids."""
+
+    path: bytes
+    size: int
+    version: bytes
+    start: int
+    stop: int
+
+
+class Origin(Protocol):
+    """Where a data set comes from: objects with versions. Blocking, for use from threads; safe from several.
+
+    Everything raises OriginFailed, whose class says what is worth a retry: `again`, OriginBusy (later, and less),
+    OriginRefused (elsewhere), ObjectChanged (never). Messages name the object, never credentials. An answer of another
+    length, type or version than asked for is a failure: no such byte is handed out.
+    """
+
+    @property
+    def url(self) -> str:
+        """As in `SnapshotRecord.origin`: names it on every node, holds no secrets."""
+        ...
+
+    def identity(self, path: bytes) -> bytes:
+        """The whole name of an object, the same whatever part of the store this origin is."""
+        ...
+
+    def check(self) -> None:
+        """Whether it is there and may be read; raises if not."""
+        ...
+
+    def listing(self) -> Iterator[Listed]:
+        """Every entry, in any order, in constant memory."""
+        ...
+
+    def read(self, wanted: ObjectRange, into: memoryview, moved: Callable[[int], None]) -> None:
+        """Fill `into`, as long as the range. `moved` is told of bytes as they come, so that a stall is seen; raising
+        there ends the reading. `into` holds nothing of use if this raises."""
+        ...
+
+    def close(self) -> None:
+        """Give up connections; what runs may end in OriginFailed."""
+        ...
 
 
 class AskMode(Enum):

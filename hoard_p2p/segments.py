@@ -24,10 +24,12 @@ LARGE_FILE = 8 * MIB
 
 class SegmentTable(NamedTuple):
     """`firsts[s]` is the first run of segment s, with one more entry, the number of runs. `files[s]` is the inode of
-    the large file that segment s lies in, 0 for none."""
+    the large file that segment s lies in, 0 for none. `keys`: the placement key of each, 32 bytes, one after the
+    other, where slots were given; else empty, and the chunk table tells."""
 
     firsts: "array[int]"
     files: "array[int]"
+    keys: bytes = b""
 
 
 class Segmenter:
@@ -36,24 +38,31 @@ class Segmenter:
     def __init__(self) -> None:
         self._firsts = array("I", [0])
         self._files = array("I")
+        self._keys = bytearray()
+        self._key = b""  # of the open segment, where slots are given
         self._run = 0
         self._file = 0  # the large file that is being added
         self._bytes = 0  # of the open segment: data, and chunks
         self._chunks = 0
 
-    def add_file(self, runs: Sequence[tuple[ChunkId, int]], inode: int) -> None:
-        """Add the (id, length) of one file's runs, holes included, in chunk-table order."""
+    def add_file(self, runs: Sequence[tuple[ChunkId, int]], inode: int, slots: Sequence[ChunkId] | None = None) -> None:
+        """Add the (id, length) of one file's runs, holes included, in chunk-table order. `slots`: what they are cut and
+        placed by in place of their ids; for all files, or for none, and then without holes."""
         large = data_size(runs) > LARGE_FILE
         if large:
             self._end()
             self._file = inode
-        for chunk_id, length in runs:
+        for position, (chunk_id, length) in enumerate(runs):
             self._run += 1
             if chunk_id == HOLE:
                 continue
             self._bytes += length
             self._chunks += 1
-            if self._full() or self._ends_by_content(chunk_id, length):
+            lot = chunk_id
+            if slots is not None:
+                lot = slots[position]
+                self._key = lot
+            if self._full() or self._ends_by_content(lot, length):
                 self._end()
         if large:
             self._end()
@@ -62,7 +71,7 @@ class Segmenter:
     def finish(self) -> SegmentTable:
         """The table of everything added; the last segment ends here. Nothing may be added afterwards."""
         self._end()
-        return SegmentTable(self._firsts, self._files)
+        return SegmentTable(self._firsts, self._files, bytes(self._keys))
 
     def _full(self) -> bool:
         return self._bytes >= MAX_SEGMENT or self._chunks >= MAX_SEGMENT_CHUNKS
@@ -76,6 +85,7 @@ class Segmenter:
         if self._run > self._firsts[-1]:
             self._firsts.append(self._run)
             self._files.append(self._file)
+            self._keys += self._key
         self._bytes = self._chunks = 0
 
 

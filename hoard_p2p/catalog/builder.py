@@ -61,9 +61,9 @@ class CatalogBuilder:
     run lengths that do not add up to the size, and the like; such a builder can only be closed.
     """
 
-    def __init__(self, *, spill: Callable[[], BinaryIO], keep_owner: bool) -> None:
+    def __init__(self, *, spill: Callable[[], BinaryIO], keep_owner: bool, lazy: bool = False) -> None:
         """`spill` gives an empty, seekable temporary file opened for reading and writing, which the builder closes;
-        small trees need none. `keep_owner`: store uid and gid."""
+        small trees need none. `keep_owner`: store uid and gid. `lazy`: store the versions of files."""
         self._spill = spill
         kept = _INODE_COLUMNS + (layout.OWNER_COLUMNS if keep_owner else ())
         self._columns = {column: SpilledColumn(layout.ELEMENTS[column], spill) for column in kept}
@@ -82,6 +82,8 @@ class CatalogBuilder:
         self._children = SpilledColumn("I", spill)  # first child of each visited directory
         self._symlinks = SpilledColumn("I", spill)
         self._links = SpilledColumn("I", spill)  # targets of hard links
+        self._version_offsets = SpilledColumn("Q", spill) if lazy else None
+        self._version_heap = SpilledBytes(spill)
         self._segmenter = Segmenter()
         self._inodes = self._runs = self._files = self._size = self._data = 0
         self._directory = 0  # the inode whose entries are being added
@@ -102,7 +104,9 @@ class CatalogBuilder:
             column.close()
         for column in (self._directories, self._children, self._symlinks, self._links):
             column.close()
-        for heap in (self._names, self._targets, self._ids, self._xattr_heap):
+        if self._version_offsets is not None:
+            self._version_offsets.close()
+        for heap in (self._names, self._targets, self._ids, self._xattr_heap, self._version_heap):
             heap.close()
 
     def add_root(self, meta: Meta) -> None:
@@ -126,14 +130,26 @@ class CatalogBuilder:
         self._directories.append(self._inodes)
         return self._add(name, stat.S_IFDIR, meta)
 
-    def add_file(self, name: bytes, meta: Meta, size: int, runs: Sequence[tuple[ChunkId, int]]) -> int:
-        """A regular file whose (id, length) runs, holes included, cover `size` bytes. Returns its inode index."""
+    def add_file(
+        self,
+        name: bytes,
+        meta: Meta,
+        size: int,
+        runs: Sequence[tuple[ChunkId, int]],
+        *,
+        slots: Sequence[ChunkId] | None = None,
+        version: bytes = b"",
+    ) -> int:
+        """A regular file whose (id, length) runs, holes included, cover `size` bytes. Returns its inode index.
+        `slots`: for data sets from origins, see `Segmenter.add_file`. `version`: of the object, where `lazy`."""
         self._check_name(name)
+        if len(version) > layout.MAX_VERSION:
+            raise ValueError(f"a version of {len(version)} bytes")
         first = self._runs
         self._add_runs(size, runs)
-        self._segmenter.add_file(runs, self._inodes)
+        self._segmenter.add_file(runs, self._inodes, slots)
         self._files += 1
-        return self._add(name, stat.S_IFREG, meta, size=size, first=first, count=self._runs - first)
+        return self._add(name, stat.S_IFREG, meta, size=size, first=first, count=self._runs - first, version=version)
 
     def add_symlink(self, name: bytes, meta: Meta, target: bytes) -> int:
         """A symbolic link. Returns its inode index."""
@@ -173,8 +189,11 @@ class CatalogBuilder:
             _Section(Column.SEGMENT_FIRST, 4 * len(segments.firsts), [segments.firsts.tobytes()]),
             _Section(Column.SEGMENT_FILE, 4 * len(segments.files), [segments.files.tobytes()]),
         ]
+        if segments.keys:
+            chunk_sections.append(_Section(Column.SEGMENT_KEY, len(segments.keys), [segments.keys]))
         flags = layout.FLAG_HOLES if self._has_holes else 0
-        _write(out, [*self._inode_sections(), *chunk_sections, *self._xattr_sections()], flags)
+        rest = [*self._xattr_sections(), *self._version_sections()]
+        _write(out, [*self._inode_sections(), *chunk_sections, *rest], flags)
         return Totals(
             files=self._files,
             directories=len(self._directories),
@@ -189,7 +208,16 @@ class CatalogBuilder:
         )
 
     def _add(
-        self, name: bytes, kind: int, meta: Meta, *, size: int = 0, nlink: int = 1, first: int = 0, count: int = 0
+        self,
+        name: bytes,
+        kind: int,
+        meta: Meta,
+        *,
+        size: int = 0,
+        nlink: int = 1,
+        first: int = 0,
+        count: int = 0,
+        version: bytes = b"",
     ) -> int:
         inode = self._inodes
         if inode >= layout.MAX_INODES:
@@ -200,6 +228,9 @@ class CatalogBuilder:
         for append, value in zip(self._appends, values, strict=False):  # without owners the last two are left out
             append(value)
         self._names.append(name)
+        if self._version_offsets is not None:
+            self._version_offsets.append(len(self._version_heap))
+            self._version_heap.append(version)
         if meta.xattrs:
             self._xattr_inodes.append(inode)
             self._xattr_offsets.append(len(self._xattr_heap))
@@ -263,6 +294,12 @@ class CatalogBuilder:
             yield _numbers(Column.XATTR_INODE, self._xattr_inodes)
             yield _numbers(Column.XATTR_OFFSET, self._xattr_offsets)
             yield _Section(Column.XATTR_HEAP, len(self._xattr_heap), self._xattr_heap.blocks())
+
+    def _version_sections(self) -> Iterator[_Section]:
+        if self._version_offsets is not None:
+            self._version_offsets.append(len(self._version_heap))
+            yield _numbers(Column.VERSION, self._version_offsets)
+            yield _Section(Column.VERSION_HEAP, len(self._version_heap), self._version_heap.blocks())
 
 
 def _each(column: SpilledColumn) -> Iterator[int]:

@@ -40,6 +40,8 @@ MAX_TARGET = 4095
 MAX_PATH = 16 << 20
 """Bytes of a whole path that a reader puts together."""
 MAX_XATTR_NAME = 255
+MAX_VERSION = 255
+"""Bytes of the version of an object."""
 MAX_XATTR_BYTES = 16 << 20
 """Encoded attributes of one inode."""
 
@@ -64,11 +66,14 @@ class Column(IntEnum):
     CANONICAL = 18
     SEGMENT_FIRST = 24
     SEGMENT_FILE = 25
+    SEGMENT_KEY = 26
     XATTR_INODE = 32
     XATTR_OFFSET = 33
     XATTR_HEAP = 34
     UID = 40
     GID = 41
+    VERSION = 48
+    VERSION_HEAP = 49
 
 
 Code: TypeAlias = Literal["B", "I", "Q", "q"]
@@ -88,17 +93,24 @@ ELEMENTS: dict[Column, Code] = {
     Column.CANONICAL: "I",
     Column.SEGMENT_FIRST: "I",
     Column.SEGMENT_FILE: "I",
+    Column.SEGMENT_KEY: "B",
     Column.XATTR_INODE: "I",
     Column.XATTR_OFFSET: "Q",
     Column.XATTR_HEAP: "B",
     Column.UID: "I",
     Column.GID: "I",
+    Column.VERSION: "Q",
+    Column.VERSION_HEAP: "B",
 }
 """How a reader sees each section: the code of `struct`, `array` and `memoryview.cast`."""
 
 XATTR_COLUMNS = (Column.XATTR_INODE, Column.XATTR_OFFSET, Column.XATTR_HEAP)
 OWNER_COLUMNS = (Column.UID, Column.GID)
-REQUIRED = tuple(column for column in Column if column not in XATTR_COLUMNS + OWNER_COLUMNS)
+VERSION_COLUMNS = (Column.VERSION, Column.VERSION_HEAP)
+"""Of lazy snapshots: the version of each object."""
+_OPTIONAL = (XATTR_COLUMNS, OWNER_COLUMNS, VERSION_COLUMNS, (Column.SEGMENT_KEY,))
+REQUIRED = tuple(column for column in Column if not any(column in columns for columns in _OPTIONAL))
+_ID_COLUMNS = (Column.CHUNK_ID, Column.SEGMENT_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +136,7 @@ class Totals:
 
 def element_size(column: Column) -> int:
     """Bytes of one element: what the section table says."""
-    return ID_SIZE if column is Column.CHUNK_ID else struct.calcsize("<" + ELEMENTS[column])
+    return ID_SIZE if column in _ID_COLUMNS else struct.calcsize("<" + ELEMENTS[column])
 
 
 def aligned(offset: int) -> int:
@@ -188,7 +200,7 @@ def _check_lengths(found: dict[Column, memoryview]) -> None:
     missing = [column.name for column in REQUIRED if column not in found]
     if missing:
         raise CatalogCorrupt(f"catalog without section {missing[0]}")
-    for optional in (XATTR_COLUMNS, OWNER_COLUMNS):
+    for optional in _OPTIONAL:
         if 0 < sum(column in found for column in optional) < len(optional):
             raise CatalogCorrupt(f"some of the sections {[column.name for column in optional]} are missing")
     inodes, runs = len(found[Column.MODE]), len(found[Column.CANONICAL])
@@ -200,6 +212,8 @@ def _check_lengths(found: dict[Column, memoryview]) -> None:
         Column.CHUNK_ID: runs * ID_SIZE,
         Column.CHUNK_END: runs + 1,
         Column.SEGMENT_FIRST: segments + 1,
+        Column.SEGMENT_KEY: segments * ID_SIZE,
+        Column.VERSION: inodes + 1,
         Column.XATTR_OFFSET: attributed + 1,
     }
     for column, entries in expected.items():

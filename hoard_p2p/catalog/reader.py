@@ -10,11 +10,11 @@ from typing import NoReturn
 
 from hoard_p2p.catalog import layout
 from hoard_p2p.catalog.entries import Entries
-from hoard_p2p.catalog.layout import HARD_LINK, MAX_PATH, MAX_SIZE, MAX_TARGET, Column, file_key
+from hoard_p2p.catalog.layout import HARD_LINK, MAX_PATH, MAX_SIZE, MAX_TARGET, MAX_VERSION, Column, file_key
 from hoard_p2p.catalog.runs import ChunkSpan, SegmentChunk, hole_runs
 from hoard_p2p.catalog.xattrs import decode_xattrs
 from hoard_p2p.errors import CatalogCorrupt, PathNotFound
-from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId
+from hoard_p2p.ids import HOLE, ID_SIZE, ORIGIN_KEY_TAG, ChunkId
 from hoard_p2p.limits import MAX_CHUNK, MAX_SEGMENT, MAX_SEGMENT_CHUNKS
 
 __all__ = ["ABSENT", "Catalog", "ChunkSpan", "SegmentChunk", "file_key"]
@@ -64,6 +64,12 @@ class Catalog:
         self.has_xattrs = Column.XATTR_INODE in columns
         self._owner = (columns[Column.UID], columns[Column.GID]) if Column.UID in columns else None
         self.has_owner = self._owner is not None
+        self._keys = columns.get(Column.SEGMENT_KEY)
+        self._versions = (columns[Column.VERSION], columns[Column.VERSION_HEAP]) if Column.VERSION in columns else None
+        self.is_placed = self._keys is not None
+        """Segments have placement keys of their own: it came from an origin."""
+        self.is_lazy = self._versions is not None
+        """Chunk ids are origin keys, and files have versions."""
         if self._end[0] or self._segment_first[0] or self._segment_first[-1] != self.chunks:
             raise CatalogCorrupt("chunk ends or segments do not begin at zero, or do not cover the chunk table")
 
@@ -134,6 +140,26 @@ class Catalog:
             return None
         inode = self.resolve(inode)
         return self._owner[0][inode], self._owner[1][inode]
+
+    @property
+    def has_origin_keys(self) -> bool:
+        """Whether any id of the chunk table is an origin key. O(n), at the speed of memory."""
+        ids = bytes(self._ids)
+        at = ids.find(ORIGIN_KEY_TAG)
+        while at >= 0 and at % ID_SIZE:
+            at = ids.find(ORIGIN_KEY_TAG, at + 1)
+        return at >= 0
+
+    def version(self, inode: int) -> bytes:
+        """The version of the origin object that a file of a lazy snapshot is; empty where there is none."""
+        if self._versions is None:
+            return b""
+        offsets, heap = self._versions
+        inode = self.resolve(inode)
+        start, stop = offsets[inode], offsets[inode + 1]
+        if not start <= stop <= len(heap) or stop - start > MAX_VERSION:
+            self._corrupt(inode, f"has a version of {stop - start} bytes")
+        return heap[start:stop].tobytes()
 
     def parent(self, inode: int) -> int:
         """The directory that has the entry; the root is its own."""
@@ -373,7 +399,10 @@ class Catalog:
         return chunks
 
     def placement_key(self, segment: int) -> ChunkId | None:
-        """The id of the segment's last chunk, by which it is placed; None if it has only holes."""
+        """What the segment is placed by: the id of its last chunk, but for what came from an origin, where it is the
+        slot of its last piece; None if it has only holes."""
+        if self._keys is not None:
+            return ChunkId(self._keys[segment * ID_SIZE : (segment + 1) * ID_SIZE].tobytes())
         ids = map(self.chunk_id, reversed(self.segment_runs(segment)))
         return next((chunk_id for chunk_id in ids if chunk_id != HOLE), None)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hoard_p2p.catalog.layout import Column
 from hoard_p2p.errors import CatalogCorrupt
+from hoard_p2p.ids import ChunkId, slot_id
 from hoard_p2p.segments import Segmenter
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def validate(catalog: "Catalog", columns: Mapping[Column, memoryview]) -> None:
     _validate_entries(catalog)
     _validate_heap(catalog, columns)
     _validate_runs(catalog)
-    _validate_segments(catalog)
+    _validate_segments(catalog, columns)
     _validate_xattrs(catalog, columns)
 
 
@@ -89,19 +90,27 @@ def _validate_runs(catalog: "Catalog") -> None:
     _require(holes == catalog.has_holes, "the flag for holes is wrong")
 
 
-def _validate_segments(catalog: "Catalog") -> None:
-    """The segments are those that the chunk table makes."""
+def _validate_segments(catalog: "Catalog", columns: Mapping[Column, memoryview]) -> None:
+    """The segments are those that the chunk table makes, or in a data set from an origin, the places of its pieces."""
     segmenter = Segmenter()
+    placed = Column.SEGMENT_KEY in columns
     for inode in range(catalog.inodes):
         if catalog.resolve(inode) == inode:
-            segmenter.add_file([(catalog.chunk_id(run), catalog.length(run)) for run in catalog.runs(inode)], inode)
+            runs = [(catalog.chunk_id(run), catalog.length(run)) for run in catalog.runs(inode)]
+            segmenter.add_file(runs, inode, _slots(catalog, inode) if placed and runs else None)
     made = segmenter.finish()
+    _require(not placed or made.keys == columns[Column.SEGMENT_KEY].tobytes(), "placement keys are not those of places")
     _require(len(made.files) == catalog.segments, f"{catalog.segments} segments, the chunks make {len(made.files)}")
     for segment, file in enumerate(made.files):
         expected = range(made.firsts[segment], made.firsts[segment + 1])
         _require(catalog.segment_runs(segment) == expected, f"segment {segment} is not {expected}")
         _require(catalog.segment_file(segment) == file, f"segment {segment} is not in file {file}")
         catalog.segment_chunks(segment)
+
+
+def _slots(catalog: "Catalog", inode: int) -> list[ChunkId]:
+    path, runs = catalog.path_of(inode), catalog.runs(inode)
+    return [slot_id(path, catalog.run_offset(inode, run)) for run in runs]
 
 
 def _validate_xattrs(catalog: "Catalog", columns: Mapping[Column, memoryview]) -> None:

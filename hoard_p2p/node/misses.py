@@ -41,7 +41,7 @@ class NodeMisses:
     def fileno(self) -> int:
         return -1 if self._sock is None else self._sock.fileno()
 
-    def ask(self, run: int) -> None:
+    def ask(self, run: int, span: tuple[int, int] | None = None) -> None:
         if run not in self._outstanding:
             self._queue(run, None)
         elif self._sock is None:

@@ -28,7 +28,7 @@ from hoard_p2p.errors import (
     Refused,
     StoreFailed,
 )
-from hoard_p2p.ids import ChunkId, short
+from hoard_p2p.ids import ChunkId, is_origin_key, short
 from hoard_p2p.interfaces import Place
 from hoard_p2p.node import framing
 from hoard_p2p.node.descriptors import no_files_left
@@ -206,6 +206,10 @@ class ThroughNode:
         self._expected.clear()
         self._window = None
         self._line.close()
+
+    def content(self, chunk_id: ChunkId) -> ChunkId | None:
+        """See LocalChunks."""
+        return None if is_origin_key(chunk_id) else chunk_id
 
     def place(self, chunk_id: ChunkId) -> Place | None:
         return self.places([chunk_id])[0]

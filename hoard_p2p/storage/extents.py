@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable
 
 from hoard_p2p.errors import BadRequest, Refused
-from hoard_p2p.ids import ChunkId
+from hoard_p2p.ids import ChunkId, is_origin_key
 from hoard_p2p.interfaces import Extent, Place
 from hoard_p2p.storage.index import Table, Transaction
 from hoard_p2p.storage.records import (
@@ -37,6 +37,15 @@ def next_generation(listed: Collection[int], last: bytes | None) -> int:
     after = last[0] if last else max(listed, default=0)
     circle = (generation % 255 + 1 for generation in range(after, after + 255))
     return next(generation for generation in circle if generation not in listed)
+
+
+def content_of(txn: Transaction, identifier: ChunkId) -> ChunkId | None:
+    """The id of the bytes that an id of a chunk table stands for: itself, or what an origin key was found to be; None
+    if that is not known here."""
+    if not is_origin_key(identifier):
+        return identifier
+    known = txn.get(Table.KEYS, identifier)
+    return None if known is None else ChunkId(known)
 
 
 def slab_key(slab: int) -> bytes:

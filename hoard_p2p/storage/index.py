@@ -42,7 +42,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Table(Enum):
-    """The sub-databases. Residency, origins and origin keys will have their own beside these."""
+    """The sub-databases."""
 
     META = b"meta"
     CHUNKS = b"chunks"
@@ -55,9 +55,10 @@ class Table(Enum):
     HOLDS = b"holds"
     LEASES = b"leases"
     WOUNDS = b"wounds"
+    KEYS = b"keys"
 
 
-READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Table.FILES)
+READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Table.FILES, Table.KEYS)
 """What readers in other processes need. These exist in a store of any version: a mount may be newer than its node."""
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hoard_p2p.errors import ChunkCorrupt, Refused
-from hoard_p2p.ids import ChunkId
+from hoard_p2p.ids import HOLE, ChunkId, is_origin_key
 from hoard_p2p.interfaces import Extent, Place
-from hoard_p2p.storage.extents import get_file, get_slab, lists, may_serve, next_generation
+from hoard_p2p.storage.extents import content_of, get_file, get_slab, lists, may_serve, next_generation
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.records import FileSlab, decode_place, decode_places
@@ -49,13 +49,21 @@ class StoreReader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def content(self, chunk_id: ChunkId) -> ChunkId | None:
+        """See LocalChunks."""
+        if not is_origin_key(chunk_id):
+            return chunk_id
+        with self._index.read() as txn:
+            return content_of(txn, chunk_id)
+
     def place(self, chunk_id: ChunkId) -> Place | None:
-        value = self._index.get_chunk(chunk_id)
+        known = self.content(chunk_id)
+        value = None if known is None else self._index.get_chunk(known)
         return None if value is None else decode_place(value)
 
     def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
         with self._index.read() as txn:
-            values = [txn.get(Table.CHUNKS, chunk_id) for chunk_id in ids]
+            values = [txn.get(Table.CHUNKS, content_of(txn, chunk_id) or HOLE) for chunk_id in ids]
         return [None if value is None else decode_place(value) for value in values]
 
     def places_of(self, chunk_id: ChunkId) -> list[Place]:
@@ -76,13 +84,15 @@ class StoreReader:
             file.read(place.offset + start, into)
             return place
 
-        while True:
+        known = self.content(chunk_id)
+        while known is not None:
             try:
-                return self._index.look_up(chunk_id, copy)
+                return self._index.look_up(known, copy)
             except _NotOpen as miss:  # its path is in the index: look outside this transaction, they do not nest
-                file = self._open_for(chunk_id, miss.slab)
+                file = self._open_for(known, miss.slab)
                 if file is not None:
                     opened.append((miss.slab, file))
+        return None
 
     def _open_for(self, chunk_id: ChunkId, slab: int) -> SlabFile | None:
         """A slab in which the chunk was listed a moment ago; None if it is not there, and the chunk not listed there

@@ -9,7 +9,7 @@ from threading import Lock
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import decode, decode_list
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
-from hoard_p2p.ids import HOLE, Bytes, ChunkId
+from hoard_p2p.ids import HOLE, Bytes, ChunkId, is_origin_key
 from hoard_p2p.interfaces import Place
 
 _SHARED = 1
@@ -25,6 +25,9 @@ class MemoryChunks:
         self._bytes: dict[Place, bytes] = {}
         self._shared_end = 0
         self._slabs = _SHARED
+
+    def content(self, chunk_id: ChunkId) -> ChunkId | None:
+        return None if is_origin_key(chunk_id) else chunk_id
 
     def place(self, chunk_id: ChunkId) -> Place | None:
         with self._lock:

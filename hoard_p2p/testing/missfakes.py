@@ -26,7 +26,7 @@ class SocketMisses:
     def fileno(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()
 
-    def ask(self, run: int) -> None:
+    def ask(self, run: int, span: tuple[int, int] | None = None) -> None:
         if run not in self._outstanding:
             self._send(run, {"ask": run})
 

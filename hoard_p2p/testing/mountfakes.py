@@ -25,7 +25,7 @@ from typing import BinaryIO, cast
 from hoard_p2p.catalog.builder import CatalogBuilder, Meta
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import ChunkCorrupt, NotFound
-from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, chunk_id
+from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, chunk_id, is_origin_key
 from hoard_p2p.interfaces import MountOptions, Place
 from hoard_p2p.mount.kernel import NO_OPEN, Can
 from hoard_p2p.mount.shared import MountFds, SharedState, WorkerSlot
@@ -70,6 +70,9 @@ class FileChunks:
     def poison(self, identifier: ChunkId) -> None:
         """From now on whoever looks for the chunk dies."""
         self._path(_slab(identifier)).with_suffix(".kills").touch()
+
+    def content(self, chunk_id: ChunkId) -> ChunkId | None:
+        return None if is_origin_key(chunk_id) else chunk_id
 
     def place(self, chunk_id: ChunkId) -> Place | None:
         if self._path(_slab(chunk_id)).with_suffix(".kills").exists():

@@ -52,7 +52,7 @@ class RecordedMisses:
     def fileno(self) -> int:
         return -1
 
-    def ask(self, run: int) -> None:
+    def ask(self, run: int, span: tuple[int, int] | None = None) -> None:
         self.asked.append(run)
 
     def distrust(self, run: int, place: Place) -> None:
