@@ -47,9 +47,9 @@ class Catalog:
         """Raises CatalogCorrupt if header or section table are wrong. `data` stays exported until `close`."""
         layout.require_little_endian()
         self._view = memoryview(data)
-        flags, self._columns = layout.sections(self._view)
-        self.entries = Entries(self._columns)
-        column = (columns := self._columns).__getitem__
+        flags, self.columns = layout.sections(self._view)
+        self.entries = Entries(columns := self.columns)
+        column = columns.__getitem__
         self._mode, self._size, self._mtime, self._nlink = map(column, _ATTRIBUTES)
         self._parent, self._name, self._heap, self._first, self._count = map(column, _TREE)
         self._ids, self._end, self._canonical = map(column, _CHUNKS)
@@ -68,7 +68,7 @@ class Catalog:
 
     def close(self) -> None:
         """Release the views, so that a mapping can be closed. Nothing else may be called afterwards."""
-        for column in self._columns.values():
+        for column in self.columns.values():
             column.release()
         self._view.release()
 
@@ -216,7 +216,7 @@ class Catalog:
         """The extended attributes by name."""
         if not self.has_xattrs:
             return {}
-        return find_xattrs(self._columns, self.resolve(inode))
+        return find_xattrs(self.columns, self.resolve(inode))
 
     # --- chunk runs
 
@@ -381,7 +381,7 @@ class Catalog:
         """Check everything there is to check, in O(n): for tests and `hoard doctor`. Raises CatalogCorrupt."""
         from hoard_p2p.catalog.validate import validate  # brings the segmenter, which readers do not need
 
-        validate(self, self._columns)
+        validate(self, self.columns)
 
     def _run_at(self, runs: range, position: int) -> int:
         """The run of `runs` at `position` of the whole table; never outside `runs`, also if ends do not ascend."""
