@@ -85,6 +85,14 @@ class StoreKeeper:
         self._writer.put_many([(chunk.chunk_id, data) for chunk, data in chunks if healed[chunk.chunk_id] is None])
         return [healed[chunk.chunk_id] or self._kept(chunk.chunk_id) for chunk, _ in chunks]
 
+    def keep_part(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> Place | None:
+        """See `ranges.PartStore`."""
+        return None
+
+    def part_at(self, segment: Segment, chunk: Wanted, start: int, into: memoryview) -> bool:
+        """See `ranges.PartStore`."""
+        return False
+
     def _kept(self, chunk_id: ChunkId) -> Place:
         place = self.place(chunk_id)
         if place is None:
