@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, HoardError
-from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
@@ -93,16 +93,22 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        counted = self._counted(ids)
+        contents = [self._content(one) for one in ids]  # once: what an origin key is may be forgotten meanwhile
+        counted = self._counted(contents)
         lent: list[SendExtent | None] = []
         try:
-            for chunk_id, place in zip(ids, counted, strict=True):
-                lent.append(None if place is None else self._lend(chunk_id, place))
+            for asked, content, place in zip(ids, contents, counted, strict=True):
+                extent = None if place is None else self._lend(content, place)
+                lent.append(extent and extent._replace(content=content if is_origin_key(asked) else b""))
         except BaseException:  # no descriptor is left, most likely
             self._node.store.reclaimer.sent(*(place for place in counted[len(lent) + 1 :] if place is not None))
             self.release([extent for extent in lent if extent is not None], 0)
             raise
         return lent
+
+    def _content(self, asked: ChunkId) -> ChunkId:
+        """What to send. An origin key stands for itself where its piece is unknown: nothing lies under it."""
+        return self._node.reader.content(asked) or asked if is_origin_key(asked) else asked
 
     def _lend(self, chunk_id: ChunkId, place: Place) -> SendExtent | None:
         """Of a place that is counted as being sent; counted no more if it cannot be."""
