@@ -80,8 +80,9 @@ class SlabBroker(Grants, Protocol):
         incomplete. Raises StoreFailed."""
         ...
 
-    def commit(self, extents: Sequence[Extent]) -> None:
-        """Record extents whose bytes and sidecar are already synced (I2); returns once they are durable."""
+    def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Record extents whose bytes and sidecar are already synced (I2), and what origin keys were found to be (the
+        first word on a key counts); returns once they are durable."""
         ...
 
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
