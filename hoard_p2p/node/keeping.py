@@ -116,6 +116,14 @@ class StoreKeeper:
                 self._writer.know(chunk.chunk_id, content)
         return places
 
+    def keep_part(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> Place | None:
+        """See `ranges.PartStore`."""
+        return None
+
+    def part_at(self, segment: Segment, chunk: Wanted, start: int, into: memoryview) -> bool:
+        """See `ranges.PartStore`."""
+        return False
+
     def _kept(self, chunk_id: ChunkId) -> Place:
         place = self.place(chunk_id)
         if place is None:
