@@ -45,7 +45,8 @@ class Album:
             copy_tree(self.directory, path)
             self.pictures.append((path, what, self.keeps))
 
-        with self.camera.series(take, 1 + (len(what) * 7) % EVERY, EVERY):
+        first = 1 + (len(what) * 7) % min(EVERY, 20)  # the shortest action has some 30 steps
+        with self.camera.series(take, first, EVERY):
             await action()
 
 

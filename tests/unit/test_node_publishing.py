@@ -1,15 +1,17 @@
 """Publishing over real nodes: names that are taken, and what is shown when."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, Refused
-from hoard_p2p.ids import parse_snapshot_id
+from hoard_p2p.ids import SnapshotId, parse_snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.publishing import publish
+from hoard_p2p.node.roots import find_root
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest
 from tests.unit.node_cluster import run, running, until
@@ -44,6 +46,34 @@ def test_a_name_that_is_taken_is_told_at_once_and_refused_at_the_end(tmp_path: P
                 await published(node, a_tree(tmp_path / "b", "other"), reports, name="set:1", replicas=1)
             assert str(first["snapshot"])[:12] in str(reports[0]["note"])
             assert len(node.names.snapshots()) == 2, "what was published stays"
+
+    run(main)
+
+
+def test_who_looks_for_a_snapshot_while_it_is_being_published_here_finds_it(tmp_path: Path) -> None:
+    """A collection of garbage does, for what is leased; the publish then shares that look."""
+
+    async def main() -> None:
+        async with running(tmp_path / "a") as other:
+            name = str((await published(other, a_tree(tmp_path / "s"), replicas=1))["snapshot"])
+            snapshot = parse_snapshot_id(name)
+            root, record = other.names.root(snapshot), other.names.snapshot(snapshot)
+            assert root is not None and record is not None
+            known = (root, replace(record, shown=False))
+            looking: list[Node] = []
+
+            class PublishedMeanwhile(NodeService):
+                async def root(self, snapshot: SnapshotId) -> bytes | None:
+                    for node in looking:
+                        node.names.add_snapshot(*known)
+                    return None
+
+            async with (
+                running(tmp_path / "b", service=PublishedMeanwhile) as peer,
+                running(tmp_path / "n", peer) as node,
+            ):
+                looking.append(node)
+                assert await find_root(node, snapshot) == root
 
     run(main)
 
