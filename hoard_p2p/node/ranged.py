@@ -175,7 +175,7 @@ class Ranged:
     def _release(self, left: list[Range]) -> None:
         while left:
             lost = left.pop()
-            self._ranges.lost(lost.segment, lost.chunk, lost.start, lost.stop)
+            self._ranges.release(lost.chunk, lost.start, lost.stop)
 
     async def _one(self, wanted: Range) -> Landed | None:
         """One range, from the reader of its segment or who takes over."""
