@@ -294,11 +294,14 @@ class Gathering(Protocol):
 
 
 class Kind(Enum):
-    """What an entry of a data set is."""
+    """What an entry of a data set is. Not of one, but listed: SPECIAL (a device, socket or FIFO) and UNREADABLE
+    (what is there, and may not be read); `Listed.target` says what or why, for people."""
 
     FILE = "file"
     DIRECTORY = "directory"
     SYMLINK = "symlink"
+    SPECIAL = "special"
+    UNREADABLE = "unreadable"
 
 
 class Listed(NamedTuple):

@@ -275,7 +275,7 @@ class Node:
             self.demand.left(snapshot)
             self.completer.leave(snapshot)
 
-    async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer) -> list[int]:
+    async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer | None) -> list[int]:
         """Bring segments here because this node is a home of them, from `source` first; those that are durable then.
 
         Segments that this node's own view gives to other homes are left alone, whoever asks. Raises NotFound,
@@ -303,7 +303,7 @@ class Node:
         broken = [number for number in fresh if not self.held.whole(opened.catalog, number)]
         self.store.life.drop_holds(opened.id, broken)
 
-    async def _bring(self, opened: OpenSnapshot, segments: Sequence[int], source: Peer) -> list[int]:
+    async def _bring(self, opened: OpenSnapshot, segments: Sequence[int], source: Peer | None) -> list[int]:
         """Fetch segments; those that are whole and durable then."""
         mark = self.writer.mark()
         limit = asyncio.Semaphore(PULLS_AT_ONCE)
