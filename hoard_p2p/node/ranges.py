@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from hoard_p2p.errors import StoreFailed
+from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Place
@@ -55,7 +55,7 @@ class Here(NamedTuple):
 
 
 class Mine(NamedTuple):
-    """These ranges are to be read by who asked, who tells `land` or `lost` of each."""
+    """These ranges are to be read by who asked, who tells `land` or `release` of each."""
 
     ranges: list[tuple[int, int]]
 
@@ -127,12 +127,12 @@ class Ranges:
         try:
             try:
                 return Landed(self._store.keep(piece.segment, chunk, whole), b"")
-            except StoreFailed:  # I5: what came is used all the same
+            except (StoreFailed, ChunkCorrupt):  # I5: what came is used all the same; readers compare what is known
                 return Landed(None, bytes(whole))
         finally:
             self._drop(piece)
 
-    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
+    def release(self, chunk: Wanted, start: int, stop: int) -> None:
         """A range that `look` gave did not come: who waits for it looks again."""
         self._release(chunk, start, stop, fills=0)
 
@@ -150,7 +150,7 @@ class Ranges:
 
     def claim(self, segment: Segment, chunk: Wanted) -> list[tuple[int, int]]:
         """The ranges of a piece that nobody has or reads, for who reads it for no reader in particular: it tells `came`
-        or `gave_up` of each. Empty: others read the last of it (`settled`)."""
+        or `lost` of each. Empty: others read the last of it (`settled`)."""
         with self._lock:
             self._delivered.pop(chunk.chunk_id, None)
             piece = self._piece(segment, chunk)
@@ -178,8 +178,8 @@ class Ranges:
             self._drop(piece)
         return whole
 
-    def gave_up(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
-        """Such a range did not come."""
+    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int, error: Exception) -> None:
+        """Such a range did not come: who waits for it looks again, and is told the error if it happens to him."""
         self._release(chunk, start, stop, fills=1)
 
     def settled(self, segment: Segment, chunk: Wanted, seconds: float) -> bool:

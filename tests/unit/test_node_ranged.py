@@ -275,7 +275,7 @@ def test_the_reader_of_the_segment_is_asked_for_just_the_range() -> None:
     async def work(ranged: Ranged) -> None:
         part = await ranged.need(Range(SEGMENT, CHUNKS[1], PAGE, 3 * PAGE), TIMEOUT)
         assert one.data(part, CHUNKS[1], PAGE, 3 * PAGE) == bytes_of(CHUNKS[1], PAGE, 3 * PAGE)
-        await ranged.need(Range(SEGMENT, CHUNKS[1], PAGE, 2 * PAGE), TIMEOUT)  # here now
+        assert one.ranges.claim(SEGMENT, CHUNKS[1]) == [(0, MAX_CHUNK)]  # no chunk is made of it
 
     run(one, work)
     assert asked == [("n2", PAGE, 3 * PAGE, 1)] * 2
@@ -399,7 +399,7 @@ def test_a_fill_reads_around_what_is_here() -> None:
     async def work(ranged: Ranged) -> None:
         await ranged.need(Range(SEGMENT, chunk, 4 * PAGE, 8 * PAGE), TIMEOUT)
         assert one.ranges.claim(SEGMENT, chunk) == [(0, 4 * PAGE), (8 * PAGE, MAX_CHUNK)]
-        one.ranges.gave_up(SEGMENT, chunk, 0, 4 * PAGE)
+        one.ranges.lost(SEGMENT, chunk, 0, 4 * PAGE, Unavailable("the origin is away"))
         assert isinstance(one.ranges.look(SEGMENT, chunk, 4 * PAGE, 8 * PAGE), Here)
         assert one.ranges.look(SEGMENT, chunk, 0, PAGE) == Mine([(0, PAGE)])
 
