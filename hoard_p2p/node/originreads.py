@@ -16,6 +16,7 @@ from hoard_p2p.cluster.agent import ClusterAgent
 from hoard_p2p.errors import CatalogCorrupt, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId, chunk_id
+from hoard_p2p.interfaces import Origin
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.origins import Origins
@@ -189,7 +190,7 @@ class OriginReads:
         url = self._url(snapshot)
         if not self._origins.is_open(url):
             return True
-        origin = self._origins.opened(url)
+        origin = _directory(self._origins.opened(url))
         try:
             async with asyncio.timeout(STALL_SECONDS):
                 return await in_executor(self._pool, lambda: origin.unchanged(reads(catalog, _some(catalog, segments))))
@@ -203,7 +204,7 @@ class OriginReads:
         url, catalog = self._url(segment.snapshot), segment.catalog
         if not url or catalog is None:
             raise Unavailable("the snapshot has no origin to read from")
-        origin = self._origins.opened(url)
+        origin = _directory(self._origins.opened(url))
         try:
             plan = reads(catalog, [chunk.run for chunk in wanted])
         except CatalogCorrupt as error:
@@ -226,6 +227,10 @@ class OriginReads:
                 while len(self._why) > KEPT_REASONS:
                     del self._why[next(iter(self._why))]
         return sorted(reading.failed)
+
+    def read_range(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> bytes:
+        """Blocking, for any thread: bytes of a piece that a reader waits for. Raises Unavailable, OriginFailed."""
+        raise Unavailable("ranges of origins cannot be read yet")
 
     def why(self, segment: Segment) -> str:
         """See `OriginLane`."""
@@ -251,7 +256,7 @@ class OriginReads:
         url = self._url(segment.snapshot) if segment.number >= 0 else ""
         if not url or not self._origins.is_open(url):
             return False
-        first_byte = self._origins.opened(url).meter.median_first_byte
+        first_byte = self._origins.meter(url).median_first_byte
         cost = size * self._sharing(segment.snapshot)
         with self._lock:
             return self._budget(segment.snapshot).may_bypass(cost, waited, first_byte)
@@ -278,6 +283,13 @@ class OriginReads:
         self._late.was_late(reader.node_id, self._clock())
 
 
+def _directory(origin: Origin) -> DirectoryOrigin:
+    """Raises Unavailable for other kinds."""
+    if isinstance(origin, DirectoryOrigin):
+        return origin
+    raise Unavailable(f"the origin {printable(origin.url)} is of a kind that this version cannot read")
+
+
 def _some(catalog: Catalog, segments: Sequence[int]) -> list[int]:
     """About `LOOKED_AT` of the runs of these segments, spread evenly."""
     chosen = segments[:: -(-len(segments) // LOOKED_AT)]
@@ -298,7 +310,7 @@ def _read(origin: DirectoryOrigin, plan: Sequence[FileRead], wanted: Sequence[Wa
         reading.give(piece.number, data)
 
     try:
-        origin.read(plan, take, reading.fail)
+        origin.read_files(plan, take, reading.fail)
     except _Left:
         return
     finally:

@@ -6,20 +6,19 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
-from hoard_p2p.config import DEFAULT_REPLICAS, Json
-from hoard_p2p.errors import ChunkCorrupt, Corrupt, HoardError, NotFound, StoreFailed, Unavailable
+from hoard_p2p.config import Json
+from hoard_p2p.errors import ChunkCorrupt, HoardError
 from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.handing import take
+from hoard_p2p.node.homing import adopt
 from hoard_p2p.node.meeting import answer_probe, unknown_standings
 from hoard_p2p.node.metrics import Metrics
-from hoard_p2p.node.names import DEFAULT_KEEP
 from hoard_p2p.node.removal import uses_here
 from hoard_p2p.node.status import public_status
-from hoard_p2p.peer import NodeId, Peer, Standing
-from hoard_p2p.storage.records import SnapshotRecord
+from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
@@ -177,31 +176,7 @@ class NodeService:
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""
-        source = self._node.agent.view().by_id.get(request.source)
-        if source is None:
-            return AdoptReply((), error=f"node {request.source.hex()} is not in the view of {self._node.me.name}")
-        try:
-            await self._take_back(request.snapshot, source)
-            stored = await self._node.pull(request.snapshot, request.segments, source)
-        except StoreFailed as error:
-            return AdoptReply((), full=True, error=str(error))
-        except (NotFound, Unavailable, Corrupt) as error:
-            return AdoptReply((), error=str(error))
-        missing = len(request.segments) - len(stored)
-        return AdoptReply(tuple(stored), error=f"{missing} segments could not be had" if missing else "")
-
-    async def _take_back(self, snapshot: SnapshotId, source: Peer) -> None:
-        """A snapshot that was removed is being published again: keep its root, not shown, until its publisher tells
-        that it is back. Raises Unavailable, Corrupt."""
-        names = self._node.names
-        known = names.snapshot(snapshot)
-        if known is None or not known.removed:
-            return
-        root = await self._node.control.root(source, snapshot)
-        if root is not None:
-            now = names.creation_time(snapshot)
-            record = SnapshotRecord(snapshot, now, now, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
-            await self._node.blocking(names.add_snapshot, root, record)
+        return await adopt(self._node, request)
 
     async def uses(self, snapshots: Sequence[SnapshotId]) -> Sequence[Use]:
         return uses_here(self._node, snapshots)

@@ -248,7 +248,7 @@ def test_an_origin_that_is_gone_is_told_to_nobody_any_more(tmp_path: Path) -> No
             source.rename(tmp_path / "elsewhere")
             await node.known_origins.look()
             assert not reads(node, source)
-            with pytest.raises(Unavailable, match="is away"):
+            with pytest.raises(Unavailable, match="is not there"):
                 read(node, segment, segment.chunks)
             (tmp_path / "elsewhere").rename(source)
             await node.known_origins.look()
