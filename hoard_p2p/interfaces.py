@@ -80,8 +80,9 @@ class SlabBroker(Grants, Protocol):
         incomplete. Raises StoreFailed."""
         ...
 
-    def commit(self, extents: Sequence[Extent]) -> None:
-        """Record extents whose bytes and sidecar are already synced (I2); returns once they are durable."""
+    def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Record extents whose bytes and sidecar are already synced (I2), and what origin keys were found to be (the
+        first word on a key counts); returns once they are durable."""
         ...
 
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
@@ -183,8 +184,9 @@ class ListedSlabs(FileSlabs, Protocol):
 class Found(NamedTuple):
     """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it.
 
-    `span` (lazy snapshots only): just these bytes of the run are here, (start, stop); `place` is where the run would
-    lie as a whole, and `data`, if there is no place, holds the span alone."""
+    `span` (lazy snapshots only): just these bytes of the run, (start, stop) as they were asked for, are here; `place`
+    is where the run would lie as a whole, and `data`, if there is no place, holds the span alone. An ask for a span may
+    be answered with the whole run."""
 
     run: int
     place: Place | None
@@ -193,10 +195,12 @@ class Found(NamedTuple):
 
 
 class MissFailed(NamedTuple):
-    """An answer about a missing chunk run: why nobody has it. `message` names the peers that were tried."""
+    """An answer about a missing chunk run: why nobody has it. `message` names the peers that were tried. `span`: as it
+    was asked for."""
 
     run: int
     message: str
+    span: tuple[int, int] | None = None
 
 
 class MissChannel(Protocol):
@@ -416,6 +420,37 @@ class PeerSegments(Protocol):
         any order; received into a reused buffer, hashed, and handed to `deliver(index, bytes)`. `patience`: seconds
         without a chunk after which the peer is to end its answer; `timeout`: seconds without a byte after which it
         counts as unavailable. Raises PeerUnavailable and ChunkCorrupt as `PeerChunks.fetch`."""
+        ...
+
+
+class RangeAsk(NamedTuple):
+    """A question for `length` bytes from `start` on of the piece that is chunk run `run` of a lazy snapshot. `hops`:
+    how often it was passed on already, at most 255; `patience`: seconds after which the peer is to say `pending`."""
+
+    snapshot: SnapshotId
+    run: int
+    start: int
+    length: int
+    hops: int
+    patience: float
+
+
+class RangeEnd(NamedTuple):
+    """How that ended. `got`: all bytes are here. Else `pending`: the same peer may have them soon, or it cannot get
+    them. `reason`: why not, for people."""
+
+    got: bool
+    pending: bool
+    reason: str
+
+
+class PeerRanges(Protocol):
+    """Parts of pieces that nobody holds whole. Blocking, for use from threads."""
+
+    def range(self, peer: "Peer", ask: RangeAsk, into: memoryview, *, timeout: float) -> RangeEnd:
+        """Fill `into`, as long as the range. The bytes are as the peer sent them and cannot be compared with an id: for
+        the read at hand, never to be kept as a chunk. `timeout`: seconds beyond the patience without a byte. Raises
+        PeerUnavailable, and ChunkCorrupt if they were damaged on the way; then `into` holds nothing of use."""
         ...
 
 

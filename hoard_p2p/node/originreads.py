@@ -228,6 +228,10 @@ class OriginReads:
                     del self._why[next(iter(self._why))]
         return sorted(reading.failed)
 
+    def read_range(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> bytes:
+        """Blocking, for any thread: bytes of a piece that a reader waits for. Raises Unavailable, OriginFailed."""
+        raise Unavailable("ranges of origins cannot be read yet")
+
     def why(self, segment: Segment) -> str:
         """See `OriginLane`."""
         with self._lock:

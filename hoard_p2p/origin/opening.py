@@ -7,7 +7,7 @@ from hoard_p2p.errors import BadRequest, OriginFailed, Unavailable
 from hoard_p2p.interfaces import Origin
 from hoard_p2p.origin.allowed import real_path
 from hoard_p2p.origin.directory import DirectoryOrigin
-from hoard_p2p.origin.urls import Address, parse_address
+from hoard_p2p.origin.urls import WEB_PORTS, Address, parse_address
 from hoard_p2p.printing import printable
 
 
@@ -42,4 +42,14 @@ def _directory(path: Path, url: str, directory: int | None, as_owner: bool) -> O
 
 
 def _remote(address: Address, trusted: frozenset[str]) -> Origin:
-    raise Unavailable(f"the origin {printable(address.url)} is of a kind that this version cannot read")
+    if address.s3 is not None:
+        from hoard_p2p.origin.s3 import S3Origin
+
+        return S3Origin(address.s3)
+    if address.scheme in WEB_PORTS:
+        from hoard_p2p.origin.web import WebOrigin
+
+        return WebOrigin(address, trusted)
+    from hoard_p2p.origin.fsspec_origin import open_fsspec
+
+    return open_fsspec(address)

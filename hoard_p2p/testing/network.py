@@ -15,13 +15,15 @@ from typing import TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
-from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
-from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key, short
+from hoard_p2p.interfaces import RangeAsk, RangeEnd, Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import News, NodeId, Peer, Standing
+from hoard_p2p.transfer.intake import Named, believed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import NO_NEWS, KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
@@ -41,8 +43,9 @@ class FileService:
     """A `PeerService` whose chunks lie one after the other in one file, and whose records are set by the test.
 
     `located` counts extents that were lent, `open_extents` those not yet released,
-    `sent` those that went out whole. Run i of any segment is the chunk i of `chunks`; streams carry those in
-    `unstored` as bytes. What is not there ends a stream with `feed_end`; `asks` are the questions that came.
+    `sent` those that went out whole. Run i of any segment is the chunk i of `chunks`, or has the origin key of
+    `keys[i]`; streams carry those in `unstored` as bytes. What is not there ends a stream with `feed_end`; `asks` are
+    the questions that came. `contents_of` tells what origin keys are.
     """
 
     me: Peer
@@ -71,8 +74,12 @@ class FileService:
     reachable: frozenset[NodeId] = frozenset()
     stood: list[Standing] = field(default_factory=list)
     unstored: dict[ChunkId, bytes] = field(default_factory=dict)
+    keys: dict[int, ChunkId] = field(default_factory=dict)
+    contents_of: dict[ChunkId, ChunkId] = field(default_factory=dict)
     feed_end: FeedEnd = NOBODY
     asks: list[tuple[SegmentAsk, float]] = field(default_factory=list)
+    ranges: list[RangeAsk] = field(default_factory=list)
+    segment_contents: dict[int, bytes] = field(default_factory=dict)
     located: int = 0
     open_extents: int = 0
     sent: int = 0
@@ -86,6 +93,7 @@ class FileService:
                 self.runs.append(chunk_id(chunk))
                 self.places[self.runs[-1]] = (file.tell(), len(chunk))
                 file.write(chunk)
+        self.contents_of.update((key, self.runs[run]) for run, key in self.keys.items())
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -135,13 +143,19 @@ class FileService:
         return self.residencies.get(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> Located:
-        places = [self.places.get(one) for one in ids]
-        extents = [None if place is None else SendExtent(self._fd, *place) for place in places]
+        extents = [self._extent(one) for one in ids]
         with self._lock:
             lent = sum(extent is not None for extent in extents)
             self.located += lent
             self.open_extents += lent
         return extents
+
+    def _extent(self, wanted: ChunkId) -> SendExtent | None:
+        content = self.contents_of.get(wanted, wanted)
+        place = self.places.get(content)
+        if place is None:
+            return None
+        return SendExtent(self._fd, *place, content if is_origin_key(wanted) else b"")
 
     def release(self, extents: Sequence[SendExtent], sent: int) -> None:
         with self._lock:
@@ -160,9 +174,20 @@ class FileService:
     def _fed(self, index: int, run: int) -> Fed | None:
         wanted = self.runs[run] if run < len(self.runs) else ChunkId(bytes(32))
         if wanted in self.unstored:
-            return Fed(index, None, self.unstored[wanted])
-        extent = self.locate([wanted])[0]
+            return Fed(index, None, self.unstored[wanted], wanted if run in self.keys else b"")
+        extent = self.locate([self.keys.get(run, wanted)])[0]
         return None if extent is None else Fed(index, extent)
+
+    async def range(self, ask: RangeAsk) -> bytes | FeedEnd:
+        self.ranges.append(ask)
+        if ask.run >= len(self.runs):
+            return self.feed_end
+        offset, length = self.places[self.runs[ask.run]]
+        stop = ask.start + ask.length
+        return os.pread(self._fd, ask.length, offset + ask.start) if stop <= length else self.feed_end
+
+    async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
+        return [self.segment_contents[segment] for segment in request.segments]
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         self.adopted.append(request)
@@ -218,16 +243,19 @@ def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS, security: Sec
 
 
 class MemoryPeers:
-    """A `PeerChunks` and `PeerSegments` whose peers are dictionaries: what `holdings` has for a node id can be fetched
-    from it; a node that is not there does not answer. Streams end as `ends` says of the node; `asks` are the questions
-    that came."""
+    """A `PeerChunks`, `PeerSegments` and `PeerRanges` whose peers are dictionaries: what `holdings` has for a node id
+    can be fetched from it; a node that is not there does not answer. Parts are those of `pieces`, by their runs.
+    Streams and ranges end as `ends` says of the node; `asks` and `ranges` are the questions that came."""
 
-    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]]) -> None:
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]], named: Named = believed) -> None:
         self.holdings = holdings
+        self._named = named
         self.fetched: list[tuple[NodeId, ChunkId]] = []
         self.ends: dict[NodeId, FeedEnd] = {}
         self.asks: list[tuple[NodeId, SegmentAsk]] = []
         self.abandoned: list[NodeId] = []
+        self.pieces: dict[NodeId, dict[int, bytes]] = {}
+        self.ranges: list[tuple[NodeId, RangeAsk]] = []
 
     def fetch(self, peer: Peer, wanted: Wanted, deliver: Deliver, *, timeout: float) -> list[int]:
         if not wanted:
@@ -240,11 +268,25 @@ class MemoryPeers:
             if data is None:
                 missing.append(index)
                 continue
-            if len(data) != length or chunk_id(data) != expected:
+            content = chunk_id(data)
+            if len(data) != length or (content != expected and not is_origin_key(expected)):
                 raise ChunkCorrupt(f"{peer.url} sent wrong bytes: chunk {short(expected)}")
+            if is_origin_key(expected):
+                self._named(peer, expected, content)
             self.fetched.append((peer.node_id, expected))
             deliver(index, memoryview(data))
         return missing
+
+    def range(self, peer: Peer, ask: RangeAsk, into: memoryview, *, timeout: float) -> RangeEnd:
+        if peer.node_id not in self.holdings:
+            raise PeerUnavailable(f"{peer.url} cannot be reached")
+        self.ranges.append((peer.node_id, ask))
+        piece = self.pieces.get(peer.node_id, {}).get(ask.run, b"")
+        if ask.start + ask.length > len(piece):
+            end = self.ends.get(peer.node_id, NOBODY)
+            return RangeEnd(False, end.pending, end.reason)
+        into[:] = piece[ask.start : ask.start + ask.length]
+        return RangeEnd(True, False, "")
 
     def abandon(self, peer: Peer, reason: str) -> None:
         self.abandoned.append(peer.node_id)

@@ -5,9 +5,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId
-from hoard_p2p.interfaces import Residency, SegmentAsk
+from hoard_p2p.interfaces import RangeAsk, Residency, SegmentAsk
 from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
@@ -15,11 +16,13 @@ from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 class SendExtent(NamedTuple):
     """Where a chunk's bytes lie, open for reading. `fd` stays valid until the extent is given to `release`; the server
-    reads it with `pread` and `sendfile` only, so several extents may share one descriptor."""
+    reads it with `pread` and `sendfile` only, so several extents may share one descriptor. `content`: the content id,
+    if it was asked for by an origin key; else empty."""
 
     fd: int
     offset: int
     length: int
+    content: bytes = b""
 
 
 Located: TypeAlias = Sequence[SendExtent | None]
@@ -28,11 +31,12 @@ Located: TypeAlias = Sequence[SendExtent | None]
 
 class Fed(NamedTuple):
     """One chunk of a stream: that of `ask.runs[asked]`. `extent` None: it could not be stored (or is
-    empty), and `data` has its bytes."""
+    empty), and `data` has its bytes, and `content` is as in an extent."""
 
     asked: int
     extent: SendExtent | None
     data: bytes = b""
+    content: bytes = b""
 
 
 class FeedEnd(NamedTuple):
@@ -104,7 +108,8 @@ class PeerService(Protocol):
         ...
 
     def locate(self, ids: Sequence[ChunkId]) -> Located:
-        """Blocking; called from several threads. Every extent is given back to `release` exactly once."""
+        """Blocking; called from several threads. Every extent is given back to `release` exactly once. An origin key is
+        located if it is known here what its piece is: then the extent has the content id."""
         ...
 
     def release(self, extents: Sequence[SendExtent], sent: int) -> None:
@@ -119,6 +124,16 @@ class PeerService(Protocol):
         What it raises before its first item is the answer. Extents are given to `release`, those of one item together
         and exactly once. It is closed early when the asker hangs up.
         """
+        ...
+
+    async def range(self, ask: RangeAsk) -> bytes | FeedEnd:
+        """That part of a piece of a lazy snapshot, from here or from its origin if this node reads it; else why not,
+        or, when it takes longer than `ask.patience`, that it is pending. Cancelled when the asker hangs up."""
+        ...
+
+    async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
+        """For each segment the content ids of its chunks in the catalog's order, 32 bytes each, zeros where it is not
+        known here what the piece is. Raises SnapshotUnknown, BadRequest for a segment that there is not."""
         ...
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
