@@ -246,14 +246,9 @@ def _not_allowed(path: Path) -> Refused:
 
 
 def _body(origin: Origin, nodes: int) -> dict[str, Json]:
-    reading = None if origin.opened is None else origin.opened.meter.reading
     return {
         "url": origin.url,
         "readable": origin.opened is not None,
         "why": origin.why,
         "nodes": nodes,
-        "read": reading.read if reading else 0,
-        "good": reading.good if reading else 0,
-        "errors": reading.errors if reading else 0,
-        "last_error": reading.last_error if reading else "",
     }
