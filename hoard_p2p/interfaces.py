@@ -80,8 +80,9 @@ class SlabBroker(Grants, Protocol):
         incomplete. Raises StoreFailed."""
         ...
 
-    def commit(self, extents: Sequence[Extent]) -> None:
-        """Record extents whose bytes and sidecar are already synced (I2); returns once they are durable."""
+    def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Record extents whose bytes and sidecar are already synced (I2), and what origin keys were found to be (the
+        first word on a key counts); returns once they are durable."""
         ...
 
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
@@ -183,8 +184,9 @@ class ListedSlabs(FileSlabs, Protocol):
 class Found(NamedTuple):
     """An answer about a missing chunk run: where it lies now. `place` None: it could not be stored, `data` has it.
 
-    `span` (lazy snapshots only): just these bytes of the run are here, (start, stop); `place` is where the run would
-    lie as a whole, and `data`, if there is no place, holds the span alone."""
+    `span` (lazy snapshots only): just these bytes of the run, (start, stop) as they were asked for, are here; `place`
+    is where the run would lie as a whole, and `data`, if there is no place, holds the span alone. An ask for a span may
+    be answered with the whole run."""
 
     run: int
     place: Place | None
@@ -193,10 +195,12 @@ class Found(NamedTuple):
 
 
 class MissFailed(NamedTuple):
-    """An answer about a missing chunk run: why nobody has it. `message` names the peers that were tried."""
+    """An answer about a missing chunk run: why nobody has it. `message` names the peers that were tried. `span`: as it
+    was asked for."""
 
     run: int
     message: str
+    span: tuple[int, int] | None = None
 
 
 class MissChannel(Protocol):
@@ -290,11 +294,14 @@ class Gathering(Protocol):
 
 
 class Kind(Enum):
-    """What an entry of a data set is."""
+    """What an entry of a data set is. Not of one, but listed: SPECIAL (a device, socket or FIFO) and UNREADABLE
+    (what is there, and may not be read); `Listed.target` says what or why, for people."""
 
     FILE = "file"
     DIRECTORY = "directory"
     SYMLINK = "symlink"
+    SPECIAL = "special"
+    UNREADABLE = "unreadable"
 
 
 class Listed(NamedTuple):

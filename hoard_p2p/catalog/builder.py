@@ -2,16 +2,17 @@
 
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, Self
+from typing import BinaryIO, Self
 
 from hoard_p2p.catalog import layout
 from hoard_p2p.catalog.dedup import fill_canonical
 from hoard_p2p.catalog.layout import Column, Totals
 from hoard_p2p.catalog.spill import SpilledBytes, SpilledColumn
+from hoard_p2p.catalog.writing import Section, numbers, write_sections
 from hoard_p2p.catalog.xattrs import encode_xattrs
 from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId
 from hoard_p2p.limits import MAX_CHUNK
@@ -42,14 +43,6 @@ class Meta:
     uid: int
     gid: int
     xattrs: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class _Section(NamedTuple):
-    """What one entry of the section table says, and the bytes."""
-
-    column: Column
-    length: int
-    blocks: Iterable[bytes]
 
 
 class CatalogBuilder:
@@ -183,17 +176,17 @@ class CatalogBuilder:
         segments = self._segmenter.finish()
         repeated = fill_canonical(self._canonical, self._ids, self._ends, self._spill)
         chunk_sections = [
-            _Section(Column.CHUNK_ID, len(self._ids), self._ids.blocks()),
-            _numbers(Column.CHUNK_END, self._ends),
-            _numbers(Column.CANONICAL, self._canonical),
-            _Section(Column.SEGMENT_FIRST, 4 * len(segments.firsts), [segments.firsts.tobytes()]),
-            _Section(Column.SEGMENT_FILE, 4 * len(segments.files), [segments.files.tobytes()]),
+            Section(Column.CHUNK_ID, len(self._ids), self._ids.blocks()),
+            numbers(Column.CHUNK_END, self._ends),
+            numbers(Column.CANONICAL, self._canonical),
+            Section(Column.SEGMENT_FIRST, 4 * len(segments.firsts), [segments.firsts.tobytes()]),
+            Section(Column.SEGMENT_FILE, 4 * len(segments.files), [segments.files.tobytes()]),
         ]
         if segments.keys:
-            chunk_sections.append(_Section(Column.SEGMENT_KEY, len(segments.keys), [segments.keys]))
+            chunk_sections.append(Section(Column.SEGMENT_KEY, len(segments.keys), [segments.keys]))
         flags = layout.FLAG_HOLES if self._has_holes else 0
         rest = [*self._xattr_sections(), *self._version_sections()]
-        _write(out, [*self._inode_sections(), *chunk_sections, *rest], flags)
+        write_sections(out, [*self._inode_sections(), *chunk_sections, *rest], flags)
         return Totals(
             files=self._files,
             directories=len(self._directories),
@@ -282,46 +275,25 @@ class CatalogBuilder:
         for block in self._links.arrays():
             self._columns[Column.NLINK].add_at(sorted(Counter(block).items()))
 
-    def _inode_sections(self) -> Iterator[_Section]:
+    def _inode_sections(self) -> Iterator[Section]:
         heap = chain(self._names.blocks(), self._targets.blocks())
-        yield _Section(Column.NAME_HEAP, len(self._names) + len(self._targets), heap)
-        for column, numbers in self._columns.items():
-            yield _numbers(column, numbers)
+        yield Section(Column.NAME_HEAP, len(self._names) + len(self._targets), heap)
+        for column, kept in self._columns.items():
+            yield numbers(column, kept)
 
-    def _xattr_sections(self) -> Iterator[_Section]:
+    def _xattr_sections(self) -> Iterator[Section]:
         if len(self._xattr_inodes):
             self._xattr_offsets.append(len(self._xattr_heap))
-            yield _numbers(Column.XATTR_INODE, self._xattr_inodes)
-            yield _numbers(Column.XATTR_OFFSET, self._xattr_offsets)
-            yield _Section(Column.XATTR_HEAP, len(self._xattr_heap), self._xattr_heap.blocks())
+            yield numbers(Column.XATTR_INODE, self._xattr_inodes)
+            yield numbers(Column.XATTR_OFFSET, self._xattr_offsets)
+            yield Section(Column.XATTR_HEAP, len(self._xattr_heap), self._xattr_heap.blocks())
 
-    def _version_sections(self) -> Iterator[_Section]:
+    def _version_sections(self) -> Iterator[Section]:
         if self._version_offsets is not None:
             self._version_offsets.append(len(self._version_heap))
-            yield _numbers(Column.VERSION, self._version_offsets)
-            yield _Section(Column.VERSION_HEAP, len(self._version_heap), self._version_heap.blocks())
+            yield numbers(Column.VERSION, self._version_offsets)
+            yield Section(Column.VERSION_HEAP, len(self._version_heap), self._version_heap.blocks())
 
 
 def _each(column: SpilledColumn) -> Iterator[int]:
     return chain.from_iterable(column.arrays())
-
-
-def _numbers(column: Column, numbers: SpilledColumn) -> _Section:
-    return _Section(column, len(numbers) * layout.element_size(column), numbers.blocks())
-
-
-def _write(out: BinaryIO, sections: Iterable[_Section], flags: int) -> None:
-    ordered = sorted(sections, key=lambda section: section.column)
-    here = layout.HEADER.size + layout.SECTION.size * len(ordered)
-    table = []
-    for section in ordered:
-        start = layout.aligned(here)
-        table.append(layout.SECTION.pack(section.column, layout.element_size(section.column), start, section.length))
-        here = start + section.length
-    out.write(layout.HEADER.pack(layout.MAGIC, layout.VERSION, len(ordered), here, flags, 0) + b"".join(table))
-    here = layout.HEADER.size + layout.SECTION.size * len(ordered)
-    for section in ordered:
-        out.write(bytes(layout.aligned(here) - here))
-        here = layout.aligned(here) + section.length
-        for block in section.blocks:
-            out.write(block)

@@ -1,8 +1,9 @@
 """Finding the first run of each chunk id in a table of any length, in bounded memory. Pure."""
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 from hoard_p2p.catalog.spill import SpilledBytes, SpilledColumn
 from hoard_p2p.ids import HOLE, ID_SIZE
@@ -13,6 +14,16 @@ TABLE_LIMIT = 250_000
 MAX_PARTITIONS = 256
 _PARTITION_BUFFER = 1 << 16
 _RECORD = struct.Struct(f"<{ID_SIZE}sII")  # id, run, length
+
+
+class Numbers(Protocol):
+    """A column as it is read from its beginning to its end."""
+
+    def __len__(self) -> int: ...
+
+    def arrays(self) -> "Iterator[array[int]]":
+        """All entries in order."""
+        ...
 
 
 class Row(NamedTuple):
@@ -26,7 +37,7 @@ class Row(NamedTuple):
 def fill_canonical(
     column: SpilledColumn,
     ids: SpilledBytes,
-    ends: SpilledColumn,
+    ends: Numbers,
     spill: Callable[[], BinaryIO],
     *,
     limit: int = TABLE_LIMIT,
@@ -65,7 +76,7 @@ def _settle(rows: Iterator[Row], column: SpilledColumn) -> int:
     return repeated
 
 
-def _rows(ids: SpilledBytes, ends: SpilledColumn) -> Iterator[Row]:
+def _rows(ids: SpilledBytes, ends: Numbers) -> Iterator[Row]:
     """All runs that are not holes."""
     lengths = _lengths(ends)
     run = 0
@@ -77,7 +88,7 @@ def _rows(ids: SpilledBytes, ends: SpilledColumn) -> Iterator[Row]:
             run += 1
 
 
-def _lengths(ends: SpilledColumn) -> Iterator[int]:
+def _lengths(ends: Numbers) -> Iterator[int]:
     before = 0
     for block in ends.arrays():
         for end in block:

@@ -3,24 +3,30 @@
 A catalog may come from anybody, so every value is checked when it is used, in O(1); docs/formats.md, "Checks".
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from mmap import mmap
 from typing import NoReturn
 
 from hoard_p2p.catalog import layout
 from hoard_p2p.catalog.entries import Entries
-from hoard_p2p.catalog.layout import HARD_LINK, MAX_PATH, MAX_SIZE, MAX_TARGET, MAX_VERSION, Column, file_key
+from hoard_p2p.catalog.layout import HARD_LINK, MAX_PATH, MAX_SIZE, MAX_TARGET, Column, file_key
+from hoard_p2p.catalog.provenance import Provenance
 from hoard_p2p.catalog.runs import ChunkSpan, SegmentChunk, hole_runs
-from hoard_p2p.catalog.xattrs import decode_xattrs
+from hoard_p2p.catalog.xattrs import find_xattrs
 from hoard_p2p.errors import CatalogCorrupt, PathNotFound
-from hoard_p2p.ids import HOLE, ID_SIZE, ORIGIN_KEY_TAG, ChunkId
+from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId
 from hoard_p2p.limits import MAX_CHUNK, MAX_SEGMENT, MAX_SEGMENT_CHUNKS
 
 __all__ = ["ABSENT", "Catalog", "ChunkSpan", "SegmentChunk", "file_key"]
 
 ABSENT = -1
 """What `lookup`, `next_data` and `next_hole` give when there is nothing."""
+
+_ATTRIBUTES = (Column.MODE, Column.SIZE, Column.MTIME, Column.NLINK)
+_TREE = (Column.PARENT, Column.NAME, Column.NAME_HEAP, Column.FIRST, Column.COUNT)
+_CHUNKS = (Column.CHUNK_ID, Column.CHUNK_END, Column.CANONICAL)
+_SEGMENTS = (Column.SEGMENT_FIRST, Column.SEGMENT_FILE)
 
 _DIRECTORY, _FILE, _SYMLINK = 0o040000, 0o100000, 0o120000
 _TYPE = ~0o7777
@@ -41,22 +47,13 @@ class Catalog:
         """Raises CatalogCorrupt if header or section table are wrong. `data` stays exported until `close`."""
         layout.require_little_endian()
         self._view = memoryview(data)
-        flags, self._columns = layout.sections(self._view)
-        self.entries = Entries(columns := self._columns)
-        self._mode = columns[Column.MODE]
-        self._size = columns[Column.SIZE]
-        self._mtime = columns[Column.MTIME]
-        self._nlink = columns[Column.NLINK]
-        self._parent = columns[Column.PARENT]
-        self._name = columns[Column.NAME]
-        self._heap = columns[Column.NAME_HEAP]
-        self._first = columns[Column.FIRST]
-        self._count = columns[Column.COUNT]
-        self._ids = columns[Column.CHUNK_ID]
-        self._end = columns[Column.CHUNK_END]
-        self._canonical = columns[Column.CANONICAL]
-        self._segment_first = columns[Column.SEGMENT_FIRST]
-        self._segment_file = columns[Column.SEGMENT_FILE]
+        flags, self.columns = layout.sections(self._view)
+        self.entries = Entries(columns := self.columns)
+        column = columns.__getitem__
+        self._mode, self._size, self._mtime, self._nlink = map(column, _ATTRIBUTES)
+        self._parent, self._name, self._heap, self._first, self._count = map(column, _TREE)
+        self._ids, self._end, self._canonical = map(column, _CHUNKS)
+        self._segment_first, self._segment_file = map(column, _SEGMENTS)
         self.inodes = len(self._mode)
         self.chunks = len(self._canonical)
         self.segments = len(self._segment_file)
@@ -64,18 +61,14 @@ class Catalog:
         self.has_xattrs = Column.XATTR_INODE in columns
         self._owner = (columns[Column.UID], columns[Column.GID]) if Column.UID in columns else None
         self.has_owner = self._owner is not None
-        self._keys = columns.get(Column.SEGMENT_KEY)
-        self._versions = (columns[Column.VERSION], columns[Column.VERSION_HEAP]) if Column.VERSION in columns else None
-        self.is_placed = self._keys is not None
-        """Segments have placement keys of their own: it came from an origin."""
-        self.is_lazy = self._versions is not None
-        """Chunk ids are origin keys, and files have versions."""
+        self.provenance = Provenance(columns)
+        self.is_placed, self.is_lazy = self.provenance.is_placed, self.provenance.is_lazy
         if self._end[0] or self._segment_first[0] or self._segment_first[-1] != self.chunks:
             raise CatalogCorrupt("chunk ends or segments do not begin at zero, or do not cover the chunk table")
 
     def close(self) -> None:
         """Release the views, so that a mapping can be closed. Nothing else may be called afterwards."""
-        for column in self._columns.values():
+        for column in self.columns.values():
             column.release()
         self._view.release()
 
@@ -141,25 +134,9 @@ class Catalog:
         inode = self.resolve(inode)
         return self._owner[0][inode], self._owner[1][inode]
 
-    @property
-    def has_origin_keys(self) -> bool:
-        """Whether any id of the chunk table is an origin key. O(n), at the speed of memory."""
-        ids = bytes(self._ids)
-        at = ids.find(ORIGIN_KEY_TAG)
-        while at >= 0 and at % ID_SIZE:
-            at = ids.find(ORIGIN_KEY_TAG, at + 1)
-        return at >= 0
-
     def version(self, inode: int) -> bytes:
         """The version of the origin object that a file of a lazy snapshot is; empty where there is none."""
-        if self._versions is None:
-            return b""
-        offsets, heap = self._versions
-        inode = self.resolve(inode)
-        start, stop = offsets[inode], offsets[inode + 1]
-        if not start <= stop <= len(heap) or stop - start > MAX_VERSION:
-            self._corrupt(inode, f"has a version of {stop - start} bytes")
-        return heap[start:stop].tobytes()
+        return self.provenance.version(self.resolve(inode)) if self.is_lazy else b""
 
     def parent(self, inode: int) -> int:
         """The directory that has the entry; the root is its own."""
@@ -239,12 +216,7 @@ class Catalog:
         """The extended attributes by name."""
         if not self.has_xattrs:
             return {}
-        inode = self.resolve(inode)
-        inodes, offsets = self._columns[Column.XATTR_INODE], self._columns[Column.XATTR_OFFSET]
-        place = bisect_left(inodes, inode)
-        if place == len(inodes) or inodes[place] != inode:
-            return {}
-        return decode_xattrs(self._columns[Column.XATTR_HEAP], offsets[place], offsets[place + 1])
+        return find_xattrs(self.columns, self.resolve(inode))
 
     # --- chunk runs
 
@@ -345,9 +317,8 @@ class Catalog:
     def canonical(self, run: int) -> int:
         """The first run with the same chunk id; `run` itself for a hole."""
         first = self._canonical[run]
-        if first != run and (
-            first > run or self._canonical[first] != first or self.chunk_id(first) != self.chunk_id(run)
-        ):
+        same = first == run or (first < run and self.chunk_id(first) == self.chunk_id(run))
+        if not same or self._canonical[first] != first:
             self._corrupt_run(run)
         return first
 
@@ -401,8 +372,8 @@ class Catalog:
     def placement_key(self, segment: int) -> ChunkId | None:
         """What the segment is placed by: the id of its last chunk, but for what came from an origin, where it is the
         slot of its last piece; None if it has only holes."""
-        if self._keys is not None:
-            return ChunkId(self._keys[segment * ID_SIZE : (segment + 1) * ID_SIZE].tobytes())
+        if self.is_placed:
+            return self.provenance.placement_key(segment)
         ids = map(self.chunk_id, reversed(self.segment_runs(segment)))
         return next((chunk_id for chunk_id in ids if chunk_id != HOLE), None)
 
@@ -410,7 +381,7 @@ class Catalog:
         """Check everything there is to check, in O(n): for tests and `hoard doctor`. Raises CatalogCorrupt."""
         from hoard_p2p.catalog.validate import validate  # brings the segmenter, which readers do not need
 
-        validate(self, self._columns)
+        validate(self, self.columns)
 
     def _run_at(self, runs: range, position: int) -> int:
         """The run of `runs` at `position` of the whole table; never outside `runs`, also if ends do not ascend."""

@@ -162,7 +162,7 @@ def check(root: Root, catalog: Catalog) -> None:
         raise CatalogCorrupt(f"catalog of {found[0]} inodes, {found[1]} runs, {found[2]} segments; root: {totals}")
     if catalog.is_lazy != root.lazy or catalog.is_placed != (root.chunker.kind is ChunkerKind.PIECES):
         raise CatalogCorrupt("catalog and root differ about whether it comes from an origin, or is lazy")
-    if not root.lazy and catalog.has_origin_keys:
+    if not root.lazy and catalog.provenance.has_origin_keys:
         raise CatalogCorrupt("catalog with origin keys, of a snapshot that is not lazy")
 
 

@@ -1,9 +1,10 @@
 """The encoding of one inode's extended attributes (docs/formats.md, "Extended attributes"). Pure."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from hoard_p2p.catalog.layout import MAX_XATTR_BYTES, MAX_XATTR_NAME, XATTR
+from hoard_p2p.catalog.layout import MAX_XATTR_BYTES, MAX_XATTR_NAME, XATTR, Column
 from hoard_p2p.errors import CatalogCorrupt
 
 
@@ -34,6 +35,15 @@ def decode_xattrs(heap: memoryview, start: int, stop: int) -> dict[bytes, bytes]
         found[name] = value
         last = name
     return found
+
+
+def find_xattrs(columns: Mapping[Column, memoryview], inode: int) -> dict[bytes, bytes]:
+    """The attributes of one inode, in a catalog that has some. Raises CatalogCorrupt."""
+    inodes, offsets = columns[Column.XATTR_INODE], columns[Column.XATTR_OFFSET]
+    place = bisect_left(inodes, inode)
+    if place == len(inodes) or inodes[place] != inode:
+        return {}
+    return decode_xattrs(columns[Column.XATTR_HEAP], offsets[place], offsets[place + 1])
 
 
 def _decode_one(heap: memoryview, start: int, stop: int) -> tuple[bytes, bytes, int]:

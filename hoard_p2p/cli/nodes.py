@@ -98,7 +98,8 @@ _CLEAR = "\x1b[H\x1b[J"
     "--allow-origin",
     multiple=True,
     metavar="PREFIX",
-    help="This node may read origins that begin so, any number of times, for instance /mnt/nfs/datasets.",
+    help="This node may read origins that begin so, any number of times: /mnt/nfs/datasets, s3://bucket/prefix, "
+    "s3:// (all buckets), https://host/.",
 )
 @click.option(
     "--origin-streams",

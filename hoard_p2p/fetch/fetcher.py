@@ -209,6 +209,12 @@ class Fetcher:
         if flight is not None:
             self._group.create_task(self._drain.take_handed(flight, self._demand, peer, tuple(chunks)))
 
+    def landed(self, segment: Segment, chunk: Wanted, landed: Landed) -> None:
+        """A chunk came here past the flight of its segment."""
+        flight = self._flights.get((segment.snapshot, segment.number))
+        if flight is not None:
+            flight.land(chunk.chunk_id, landed)
+
     def last_tried(self, segment: Segment) -> str:
         """Who was asked in vain for a segment lately, for people; empty if nobody was."""
         return self._verdicts.last_tried((segment.snapshot, segment.number))

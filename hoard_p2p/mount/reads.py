@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import CatalogCorrupt
@@ -40,9 +40,16 @@ class Replies(Protocol):
     def fail(self, unique: int, number: int) -> None: ...
 
 
+class Asked(NamedTuple):
+    """What was asked of the node: a canonical run, or just the bytes `span` of it."""
+
+    run: int
+    span: tuple[int, int] | None
+
+
 @dataclass(slots=True, eq=False)
 class Read:
-    """One READ request. `waiting`: canonical runs that were asked for; `found`: what came; `distrusted`: runs whose
+    """One READ request. `waiting`: what was asked for; `found`: what came, by canonical run; `distrusted`: runs whose
     bytes were wrong once. `unique` has the resent bit if the kernel set it."""
 
     unique: int
@@ -50,7 +57,7 @@ class Read:
     offset: int
     size: int
     deadline: float = 0.0
-    waiting: set[int] = field(default_factory=set)
+    waiting: set[Asked] = field(default_factory=set)
     found: dict[int, Found] = field(default_factory=dict)
     distrusted: set[int] = field(default_factory=set)
 
@@ -82,7 +89,8 @@ class Reads:
         self._failed = failed
         self._progress = progress
         self._parked: dict[int, Read] = {}  # by number without the resent bit; oldest deadline first
-        self._waiters: dict[int, list[Read]] = {}  # by canonical run
+        self._waiters: dict[Asked, list[Read]] = {}
+        self._spans: dict[int, set[Asked]] = {}  # of those, the ones for a part of a run, by canonical run
         self._ready: deque[Read] = deque()
 
     @property
@@ -115,16 +123,28 @@ class Reads:
         return None
 
     def answered(self, answer: Found | MissFailed, now: float) -> None:
-        """The node answered about a run."""
-        waiters = self._waiters.pop(answer.run, [])
-        for read in waiters:
-            if isinstance(answer, MissFailed):
-                self._give_up(read, "failed: " + answer.message, [answer.run], now)
-                continue
-            read.found[answer.run] = answer
-            read.waiting.discard(answer.run)
-            if not read.waiting:
-                self._ready.append(read)
+        """The node answered about a run, or the bytes of it that were asked for."""
+        asked = Asked(answer.run, answer.span)
+        for read in self._waiters.pop(asked, []):
+            read.waiting.discard(asked)
+            self._take(read, answer, now)
+        if answer.span is not None:
+            self._forget_span(asked)
+            return
+        for part in self._spans.pop(answer.run, ()):  # the whole run is here: so is each part of it
+            for read in self._waiters.pop(part, []):
+                read.waiting.discard(part)
+                self._take(read, answer, now)
+
+    def _take(self, read: Read, answer: Found | MissFailed, now: float) -> None:
+        if isinstance(answer, MissFailed):
+            self._give_up(read, "failed: " + answer.message, [answer.run], now)
+            return
+        if read.waiting and answer.span is not None:
+            answer = self._chunks.copied(answer)  # the node may go, and the part with it, before the rest has come
+        read.found[answer.run] = answer
+        if not read.waiting:
+            self._ready.append(read)
 
     def expire(self, now: float) -> None:
         """End every parked request whose deadline has passed."""
@@ -134,7 +154,7 @@ class Reads:
             if read.waiting:
                 reason = self._misses.trouble() or "the node has not answered"
                 waited = f"gave up after {self._timeout:g} s: {reason}"
-                self._give_up(read, waited, sorted(read.waiting), now)
+                self._give_up(read, waited, sorted({asked.run for asked in read.waiting}), now)
 
     def interrupt(self, unique: int) -> bool:
         """The reader of a request got a signal. False if it is not parked here."""
@@ -190,9 +210,12 @@ class Reads:
             self._ask(read, trouble)
 
     def _ask(self, read: Read, trouble: Missing | Wrong) -> None:
-        if trouble.run not in read.waiting:
-            read.waiting.add(trouble.run)
-            self._waiters.setdefault(trouble.run, []).append(read)
+        asked = Asked(trouble.run, trouble.part if isinstance(trouble, Missing) else None)
+        if asked not in read.waiting:
+            read.waiting.add(asked)
+            self._waiters.setdefault(asked, []).append(read)
+            if asked.span is not None:
+                self._spans.setdefault(asked.run, set()).add(asked)
         if isinstance(trouble, Wrong):
             read.distrusted.add(trouble.run)
             read.found.pop(trouble.run, None)
@@ -202,7 +225,7 @@ class Reads:
         if isinstance(trouble, Wrong) and trouble.place is not None:
             self._misses.distrust(trouble.run, trouble.place)
         else:
-            self._misses.ask(trouble.run)
+            self._misses.ask(asked.run, asked.span)
 
     def _give_up(self, read: Read, why: str, runs: Sequence[int], now: float) -> None:
         """EIO for one request, and for those who ask for the same runs in the next moment."""
@@ -227,13 +250,22 @@ class Reads:
 
     def _drop(self, read: Read) -> None:
         self._parked.pop(read.unique & ~RESENT, None)
-        for run in read.waiting:
-            waiters = self._waiters.get(run, [])
+        for asked in read.waiting:
+            waiters = self._waiters.get(asked, [])
             if read in waiters:
                 waiters.remove(read)
             if not waiters:
-                self._waiters.pop(run, None)
+                self._waiters.pop(asked, None)
+                self._forget_span(asked)
         read.waiting.clear()
+
+    def _forget_span(self, asked: Asked) -> None:
+        """Nobody waits for that part of a run any more."""
+        parts = self._spans.get(asked.run)
+        if parts is not None:
+            parts.discard(asked)
+            if not parts:
+                del self._spans[asked.run]
 
     def _name(self, run: int) -> str:
         try:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog, ChunkSpan
 from hoard_p2p.errors import CatalogCorrupt, ChunkCorrupt, ChunkUnavailable
-from hoard_p2p.ids import ChunkId, chunk_id
+from hoard_p2p.ids import ChunkId, chunk_id, is_origin_key
 from hoard_p2p.interfaces import Found, LocalChunks, Place
-from hoard_p2p.limits import MAX_CHUNK
+from hoard_p2p.limits import MAX_CHUNK, PAGE, WHOLE_PIECE
 from hoard_p2p.mount.buffers import buffer
 from hoard_p2p.mount.kernel import MAX_READ
 
@@ -17,9 +17,11 @@ Expect = Callable[[Sequence[tuple[ChunkId, int, int]]], None]
 
 
 class Missing(NamedTuple):
-    """The chunk of canonical run `run` is not on this machine."""
+    """The chunk of canonical run `run` is not on this machine. `part`: of a long piece of a lazy snapshot, these bytes
+    would do."""
 
     run: int
+    part: tuple[int, int] | None = None
 
 
 class Wrong(NamedTuple):
@@ -80,7 +82,7 @@ class VerifiedChunks:
         except ChunkCorrupt:  # the slab is shorter than the index says
             return _wrong(wanted, answer.place if answer else self._chunks.place(wanted.chunk_id))
         except ChunkUnavailable:  # read through a node that went away: waited for like what is missing
-            return Missing(run)
+            return _missing(wanted)
 
     def _is_verified(self, span: ChunkSpan, into: memoryview) -> bool:
         """The short way for a run that is marked: it is canonical, no hole, and has the right length then."""
@@ -100,19 +102,51 @@ class VerifiedChunks:
         if remembered or self._trusting:
             place = self._chunks.read_into(wanted.chunk_id, wanted.span.start, wanted.into)
             if place is None:
-                return Missing(wanted.run)
+                return _missing(wanted)
             if self._trusting or place.generation == remembered:
                 return None
         whole = self._room(wanted)
         place = self._chunks.read_into(wanted.chunk_id, 0, whole)
-        return Missing(wanted.run) if place is None else self._check(wanted, whole, place)
+        return _missing(wanted) if place is None else self._check(wanted, whole, place)
 
-    def _from_answer(self, wanted: "_Wanted", answer: Found) -> Wrong | None:
+    def _from_answer(self, wanted: "_Wanted", answer: Found) -> Missing | Wrong | None:
+        if answer.span is not None:
+            return self._from_part(wanted, answer, answer.span)
         if answer.place is None:
             return self._check(wanted, memoryview(answer.data), None)
         whole = self._room(wanted)
         self._chunks.read_at(answer.place, 0, whole)
         return self._check(wanted, whole, answer.place)
+
+    def copied(self, answer: Found) -> Found:
+        """The same with the bytes of its span at hand, if they can be read."""
+        if answer.place is None or answer.span is None:
+            return answer
+        data = bytearray(answer.span[1] - answer.span[0])
+        try:
+            self._chunks.read_at(answer.place, answer.span[0], memoryview(data))
+        except ChunkCorrupt:
+            return answer  # found again, and asked again, when it is read
+        return answer._replace(place=None, data=bytes(data))
+
+    def _from_part(self, wanted: "_Wanted", answer: Found, part: tuple[int, int]) -> Missing | None:
+        """Bytes of an unfinished piece, which has no id yet to compare them with: for this READ only."""
+        start, stop = wanted.span.start, wanted.span.start + wanted.span.length
+        if not part[0] <= start < stop <= part[1]:
+            return _missing(wanted)
+        if answer.place is None:
+            data = memoryview(answer.data)[start - part[0] : stop - part[0]]
+            if len(data) != wanted.span.length:
+                return _missing(wanted)
+            wanted.into[:] = data
+            return None
+        if answer.place.length != wanted.length:
+            return _missing(wanted)
+        try:
+            self._chunks.read_at(answer.place, start, wanted.into)
+        except ChunkCorrupt:  # the slab was cut since
+            return _missing(wanted)
+        return None
 
     def _room(self, wanted: "_Wanted") -> memoryview:
         """Where to read a whole chunk: straight into the reply if it is wanted whole."""
@@ -134,6 +168,14 @@ class _Wanted(NamedTuple):
     length: int
     span: ChunkSpan
     into: memoryview
+
+
+def _missing(wanted: _Wanted) -> Missing:
+    """What to ask for: of a long piece whose bytes nobody knows yet just the pages that are wanted."""
+    if wanted.length <= WHOLE_PIECE or not is_origin_key(wanted.chunk_id):
+        return Missing(wanted.run)
+    start, stop = wanted.span.start, wanted.span.start + wanted.span.length
+    return Missing(wanted.run, (start // PAGE * PAGE, min(-(-stop // PAGE) * PAGE, wanted.length)))
 
 
 def _wrong(wanted: _Wanted, place: Place | None) -> Wrong:

@@ -42,6 +42,9 @@ from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.parts import Counters, NodeParts
 from hoard_p2p.node.presence import Presence
+from hoard_p2p.node.ranged import Part
+from hoard_p2p.node.ranges import Ranges
+from hoard_p2p.node.ranging import make_ranged
 from hoard_p2p.node.registries import make_naming
 from hoard_p2p.node.repairing import Repairing
 from hoard_p2p.node.retention import Retention
@@ -133,6 +136,8 @@ class Node:
             executor=self.executor,
             max_catalog=min(MAX_CATALOG, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4),
         )
+        self.ranges = self.origins.parts = Ranges(self.keeper)
+        self.ranged = make_ranged(self)
         self.demand = Demand(
             store=self.store,
             fetcher=self.fetcher,
@@ -142,6 +147,7 @@ class Node:
             open_snapshot=self.open,
             full=lambda: self.writer.full,
             near=self.fills.near,
+            ranged=self.ranged,
         )
         self.completer = Completer(
             store=self.store,
@@ -246,6 +252,12 @@ class Node:
         """See Demand."""
         return await self.demand.need(snapshot, run, wrong=wrong, timeout=timeout, fill=fill)
 
+    async def part(
+        self, snapshot: SnapshotId, run: int, span: tuple[int, int], *, timeout: float, fill: bool = True
+    ) -> Part:
+        """See Demand."""
+        return await self.demand.part(snapshot, run, span, timeout=timeout, fill=fill)
+
     async def touched(self, snapshot: SnapshotId, run: int) -> None:
         """See Demand."""
         await self.demand.touched(snapshot, run)
@@ -263,7 +275,7 @@ class Node:
             self.demand.left(snapshot)
             self.completer.leave(snapshot)
 
-    async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer) -> list[int]:
+    async def pull(self, snapshot: SnapshotId, segments: Sequence[int], source: Peer | None) -> list[int]:
         """Bring segments here because this node is a home of them, from `source` first; those that are durable then.
 
         Segments that this node's own view gives to other homes are left alone, whoever asks. Raises NotFound,
@@ -291,7 +303,7 @@ class Node:
         broken = [number for number in fresh if not self.held.whole(opened.catalog, number)]
         self.store.life.drop_holds(opened.id, broken)
 
-    async def _bring(self, opened: OpenSnapshot, segments: Sequence[int], source: Peer) -> list[int]:
+    async def _bring(self, opened: OpenSnapshot, segments: Sequence[int], source: Peer | None) -> list[int]:
         """Fetch segments; those that are whole and durable then."""
         mark = self.writer.mark()
         limit = asyncio.Semaphore(PULLS_AT_ONCE)
@@ -346,6 +358,7 @@ class Node:
         """Blocking: end threads and writers. The store is its opener's."""
         self.retention.close()
         self.bulk.close()
+        self.ranged.close()
         self.origins.close()
         self.known_origins.close()
         for pool in (self.fetchers, self.fillers, self.executor):

@@ -10,13 +10,14 @@ from hoard_p2p.errors import BadRequest
 from hoard_p2p.fetch.ahead import Ahead, Span
 from hoard_p2p.fetch.fetcher import Fetcher
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted, segment_of
-from hoard_p2p.ids import SnapshotId, short
+from hoard_p2p.ids import SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place
-from hoard_p2p.limits import MAX_SEGMENT
+from hoard_p2p.limits import MAX_SEGMENT, WHOLE_PIECE
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.keeping import Held
 from hoard_p2p.node.parts import Counters
+from hoard_p2p.node.ranged import Part, Range, Ranged
 from hoard_p2p.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -39,10 +40,12 @@ class Demand:
         executor: Executor,
         open_snapshot: Callable[[SnapshotId], Awaitable[OpenSnapshot]],
         full: Callable[[], bool],
+        ranged: Ranged,
         near: Callable[[SnapshotId, int], None] = lambda _snapshot, _segment: None,
     ) -> None:
         """`full`: whether nothing can be stored now; then nothing is fetched but what is waited for. `near` is told
         where readers are."""
+        self._ranged = ranged
         self._near = near
         self._full = full
         self._store = store
@@ -62,20 +65,43 @@ class Demand:
         likely to be wanted next, too.
 
         Raises Unavailable, NotFound, Corrupt."""
+        opened, chunk = await self._wanted(snapshot, run)
+        if wrong is not None:
+            await self._distrust(chunk, wrong)
+        segment, fill = self._near_to(opened, run, fill)
+        return await self._fetcher.chunk(segment, chunk, timeout=timeout, fill=fill)
+
+    async def part(
+        self, snapshot: SnapshotId, run: int, span: tuple[int, int], *, timeout: float, fill: bool = True
+    ) -> Part:
+        """Bytes `span` of a chunk run of a lazy snapshot, or all of it. Raises as `need`."""
+        opened, chunk = await self._wanted(snapshot, run)
+        start, stop = span
+        if not 0 <= start < stop <= chunk.length:
+            raise BadRequest(f"chunk run {run} has no bytes {start} to {stop}")
+        segment, fill = self._near_to(opened, run, fill)
+        if is_origin_key(chunk.chunk_id) and chunk.length > WHOLE_PIECE:
+            return await self._ranged.need(Range(segment, chunk, start, stop), timeout)
+        landed = await self._fetcher.chunk(segment, chunk, timeout=timeout, fill=fill)
+        return Part(landed.place, landed.data, False)
+
+    async def _wanted(self, snapshot: SnapshotId, run: int) -> tuple[OpenSnapshot, Wanted]:
         opened = await self._open(snapshot)
         catalog = opened.catalog
         if not 0 <= run < catalog.chunks:
             raise BadRequest(f"snapshot {short(snapshot)} has no chunk run {run}")
         self._counters.misses += 1
         canonical = catalog.canonical(run)
-        chunk = Wanted(canonical, catalog.chunk_id(canonical), catalog.length(run))
-        if wrong is not None:
-            await self._distrust(chunk, wrong)
-        number = catalog.segment_of(run)
+        return opened, Wanted(canonical, catalog.chunk_id(canonical), catalog.length(run))
+
+    def _near_to(self, opened: OpenSnapshot, run: int, fill: bool) -> tuple[Segment, bool]:
+        """The segment of a run that a reader wants, and whether the rest of it is to come too; what is likely to be
+        wanted next is planned."""
+        number = opened.catalog.segment_of(run)
         fill = fill and not self._full()
         if fill:
             self._fetch_ahead(opened, number, run)
-        return await self._fetcher.chunk(self.segment(opened, number), chunk, timeout=timeout, fill=fill)
+        return self.segment(opened, number), fill
 
     async def touched(self, snapshot: SnapshotId, run: int) -> None:
         """A reader is at this chunk run, which may be here already: the rest of its segment, and what lies behind it,

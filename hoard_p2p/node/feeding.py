@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 from hoard_p2p.errors import CatalogCorrupt, HoardError
 from hoard_p2p.fetch.following import Arrived
 from hoard_p2p.fetch.segment import Segment, Wanted
-from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key, short
 from hoard_p2p.interfaces import AskMode, SegmentAsk
+from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, SendExtent
 
@@ -174,9 +175,16 @@ class Feeding:
     async def _fed(self, arrived: Sequence[Arrived], left: dict[ChunkId, tuple[int, Wanted]]) -> list[Fed]:
         """What has just landed. One that is gone again is left: the peer asks again."""
         news = [one for one in arrived if one.chunk_id in left]
-        fed = [Fed(left.pop(one.chunk_id)[0], None, one.landed.data) for one in news if one.landed.place is None]
+        unstored = [(left.pop(one.chunk_id)[0], one) for one in news if one.landed.place is None]
+        fed = [Fed(at, None, one.landed.data, await self._named(one)) for at, one in unstored]
         stored = [one.chunk_id for one in news if one.landed.place is not None]
         return fed + (await self._here(stored, left) if stored else [])
+
+    async def _named(self, arrived: Arrived) -> bytes:
+        """The content id of what is sent from memory, where it has an origin key."""
+        if not is_origin_key(arrived.chunk_id):
+            return b""
+        return await in_executor(self._node.executor, chunk_id, arrived.landed.data)
 
     async def _lent(self, ids: Sequence[ChunkId]) -> Located:
         """Located in a thread; given back if this is cancelled meanwhile."""

@@ -7,7 +7,7 @@ is replaced by the next node in the segment's order. Planning is pure (`Copies`)
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 
 from hoard_p2p.errors import Unavailable
@@ -31,12 +31,15 @@ class Copies:
     """Which homes hold which segments by now, and whom to ask next. Pure.
 
     `keys`: segment -> placement key, for segments that hold data. The publisher holds everything, and counts for the
-    segments that it is a home of. Construction and `next_round` take about a second for a million pairs of segment and
-    node; the rest is cheap. One caller at a time.
+    segments that it is a home of; without `publisher_has_all` it is a node like any other. Construction and
+    `next_round` take about a second for a million pairs of segment and node; the rest is cheap. One caller at a time.
     """
 
-    def __init__(self, view: ClusterView, keys: Mapping[int, ChunkId], replicas: int) -> None:
+    def __init__(
+        self, view: ClusterView, keys: Mapping[int, ChunkId], replicas: int, *, publisher_has_all: bool = True
+    ) -> None:
         self._view = view
+        self._never = {view.me} if publisher_has_all else set[NodeId]()
         self._wanted = min(replicas, len(view.peers))
         self._keys = keys
         found = rows(view.peers, list(keys.values()), replicas + SPARE)
@@ -47,7 +50,7 @@ class Copies:
         self._mine = [
             segment
             for segment, order in self._orders.items()
-            if any(peer.node_id == view.me for peer in order[:replicas])
+            if publisher_has_all and any(peer.node_id == view.me for peer in order[:replicas])
         ]
         self._holders = dict.fromkeys(keys, 0) | dict.fromkeys(self._mine, 1)
         self._open = {segment for segment, count in self._holders.items() if count < self._wanted}
@@ -74,7 +77,7 @@ class Copies:
         return left[:needed]
 
     def _not_asked(self, segment: int) -> list[Peer]:
-        asked = self._asked.get(segment, set()) | {self._view.me}
+        asked = self._asked.get(segment, set()) | self._never
         return [peer for peer in self._orders[segment] if peer.node_id not in asked]
 
     def answered(self, peer: Peer, asked: Sequence[int], stored: Sequence[int]) -> None:
@@ -101,33 +104,56 @@ class Copies:
         """Segments with fewer copies than min(replicas, nodes in the view)."""
         return [segment for segment, count in self._holders.items() if count < self._wanted]
 
+    def nowhere(self) -> list[int]:
+        """Segments that nobody holds."""
+        return [segment for segment, count in self._holders.items() if not count]
+
 
 async def hand_over(
-    copies: Copies, adopt: Adopt, report: Callable[[int], Awaitable[None]], *, executor: Executor | None = None
+    copies: Copies,
+    adopt: Adopt,
+    report: Callable[[int], Awaitable[None]],
+    *,
+    executor: Executor | None = None,
+    lanes: int = 1,
+    over: Callable[[], bool] = lambda: False,
 ) -> list[int]:
-    """Ask homes until every segment has its copies; the segments that could not have them all.
+    """Ask homes until every segment has its copies, or it is `over`; the segments that could not have them all.
 
-    `report` is called with the number of settled segments. All homes pull at the same time, one batch each. Rounds are
-    planned in `executor`, while nobody is being asked.
+    `report` is called with the number of settled segments. All homes pull at the same time, `lanes` batches each.
+    Rounds are planned in `executor`, while nobody is being asked.
     """
     loop = asyncio.get_running_loop()
-    while plan := await loop.run_in_executor(executor, copies.next_round):
+    while not over() and (plan := await loop.run_in_executor(executor, copies.next_round)):
         async with asyncio.TaskGroup() as group:
             for peer, segments in plan.items():
-                group.create_task(_hand_to(peer, segments, copies, adopt, report))
+                batches = _batches(segments, over)
+                for _ in range(lanes):
+                    group.create_task(_hand_to(peer, batches, copies, adopt, report))
     return copies.under_replicated()
 
 
-async def _hand_to(
-    peer: Peer, segments: Sequence[int], copies: Copies, adopt: Adopt, report: Callable[[int], Awaitable[None]]
-) -> None:
+def _batches(segments: Sequence[int], over: Callable[[], bool]) -> Iterator[Sequence[int]]:
     for start in range(0, len(segments), BATCH_SEGMENTS):
-        batch = segments[start : start + BATCH_SEGMENTS]
+        if over():
+            return
+        yield segments[start : start + BATCH_SEGMENTS]
+
+
+async def _hand_to(
+    peer: Peer,
+    batches: Iterator[Sequence[int]],
+    copies: Copies,
+    adopt: Adopt,
+    report: Callable[[int], Awaitable[None]],
+) -> None:
+    for batch in batches:
         try:
             stored = await adopt(peer, batch)
         except Unavailable as error:
-            log.warning("home %s did not take %d segments: %s", peer.name, len(segments) - start, error)
-            copies.answered(peer, segments[start:], ())
+            left = [*batch, *(segment for later in batches for segment in later)]
+            log.warning("home %s did not take %d segments: %s", peer.name, len(left), error)
+            copies.answered(peer, left, ())
             return
         copies.answered(peer, batch, stored)
         await report(copies.settled())

@@ -65,7 +65,8 @@ class NodeBroker:
             raise Refused("the node answered with no slab")
         return SlabHandle(slab, kind, exact, reply.fds[0], reply.fds[1])
 
-    def commit(self, extents: Sequence[Extent]) -> None:
+    def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        assert not known, "origin keys are learned by the node"
         spill = framing.memfd_of(encode_extents(extents))
         try:
             self.call("commit", {}, (spill,))

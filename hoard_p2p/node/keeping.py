@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from hoard_p2p.catalog.reader import Catalog, file_key
-from hoard_p2p.errors import StoreFailed
+from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.fetch.segment import Segment, Wanted
-from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, chunk_id, is_origin_key, short
 from hoard_p2p.interfaces import FileSink, Place, Residency
 from hoard_p2p.peer import NodeId
 from hoard_p2p.storage.claims import Claims
@@ -49,41 +49,80 @@ class StoreKeeper:
         """While something is collected: what is relied on because it is here is marked before it is looked up."""
         self._files: OrderedDict[tuple[SnapshotId, int], FileSink] = OrderedDict()
         self._lock = threading.Lock()
+        self.conflicts = 0
+        """Pieces of origins that came as other bytes than before, and were not kept."""
+
+    def content(self, chunk_id: ChunkId) -> ChunkId | None:
+        """The id that the bytes of this chunk, or of the piece with this origin key, must have; None if not known."""
+        return self._writer.content(chunk_id)
 
     def missing(self, segment: Segment) -> list[Wanted]:
         if (claims := self.claims) is not None:
             with suppress(ValueError):  # closed just now: nothing is being collected any more
-                claims.mark(chunk.chunk_id for chunk in segment.chunks)
+                claims.mark(filter(None, self._writer.contents([chunk.chunk_id for chunk in segment.chunks])))
         here = self._writer.has([chunk.chunk_id for chunk in segment.chunks])
         return [chunk for chunk, present in zip(segment.chunks, here, strict=True) if not present]
 
     def place(self, chunk_id: ChunkId) -> Place | None:
-        return self._writer.pending(chunk_id) or self._reader.place(chunk_id)
+        return self.places((chunk_id,))[0]
 
     def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
         """`place` of each, with one look at the index."""
+        ids = [content or HOLE for content in self._writer.contents(ids)]
         waiting = [self._writer.pending(chunk_id) for chunk_id in ids]  # first: what is committed later is in the index
         listed = iter(self._reader.places([one for one, pending in zip(ids, waiting, strict=True) if pending is None]))
         return [pending or next(listed) for pending in waiting]
 
     def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
-        place = self._heal(chunk.chunk_id, data)
-        if place is not None:
-            return place
-        if segment.catalog is not None and segment.file:
-            offset = segment.catalog.run_offset(segment.file, chunk.run)
-            self._sink(segment, segment.catalog).put(chunk.chunk_id, data, offset)
-        else:
-            self._writer.put(chunk.chunk_id, data)
-        return self._kept(chunk.chunk_id)
+        content = self._found(chunk.chunk_id, data)
+        place = self._heal(content, data)
+        if place is None:
+            if segment.catalog is not None and segment.file:
+                offset = segment.catalog.run_offset(segment.file, chunk.run)
+                self._sink(segment, segment.catalog).put(content, data, offset)
+            else:
+                self._writer.put(content, data)
+            place = self._kept(content)
+        if content != chunk.chunk_id:
+            self._writer.know(chunk.chunk_id, content)
+        return place
+
+    def _found(self, identifier: ChunkId, data: memoryview) -> ChunkId:
+        """The id of these bytes. Raises ChunkCorrupt if an origin key was found to be others before: somebody lies, or
+        the origin did not keep two versions apart."""
+        if not is_origin_key(identifier):
+            return identifier
+        content, known = chunk_id(data), self._writer.content(identifier)
+        if known is not None and known != content:
+            self.conflicts += 1
+            log.log(
+                logging.WARNING if self.conflicts == 1 else logging.INFO,
+                "piece %s was %s when it was first read, and now it came as %s: that is not kept",
+                short(identifier), short(known), short(content),
+            )  # fmt: skip
+            raise ChunkCorrupt(f"piece {short(identifier)} was {short(known)} before, and came as {short(content)}")
+        return content
 
     def keep_many(self, segment: Segment, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[Place]:
         """`keep` for several chunks: those of shared slabs with one look at the index and few writes."""
         if segment.catalog is not None and segment.file:
             return [self.keep(segment, chunk, data) for chunk, data in chunks]
-        healed = {chunk.chunk_id: self._heal(chunk.chunk_id, data) for chunk, data in chunks}
-        self._writer.put_many([(chunk.chunk_id, data) for chunk, data in chunks if healed[chunk.chunk_id] is None])
-        return [healed[chunk.chunk_id] or self._kept(chunk.chunk_id) for chunk, _ in chunks]
+        found = [(self._found(chunk.chunk_id, data), data) for chunk, data in chunks]
+        healed = {content: self._heal(content, data) for content, data in found}
+        self._writer.put_many([(content, data) for content, data in found if healed[content] is None])
+        places = [healed[content] or self._kept(content) for content, _ in found]
+        for (chunk, _), (content, _) in zip(chunks, found, strict=True):
+            if content != chunk.chunk_id:
+                self._writer.know(chunk.chunk_id, content)
+        return places
+
+    def keep_part(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> Place | None:
+        """See `ranges.PartStore`."""
+        return None
+
+    def part_at(self, segment: Segment, chunk: Wanted, start: int, into: memoryview) -> bool:
+        """See `ranges.PartStore`."""
+        return False
 
     def _kept(self, chunk_id: ChunkId) -> Place:
         place = self.place(chunk_id)
@@ -106,8 +145,16 @@ class StoreKeeper:
         with self._lock:
             sink = self._files.pop((segment.snapshot, segment.file), None)
         if sink is not None:
-            runs = file_runs(catalog, segment.file)
-            sink.finish(file_key(runs), runs)
+            self._finish(sink, file_runs(catalog, segment.file))
+
+    def _finish(self, sink: FileSink, runs: list[tuple[ChunkId, int]]) -> None:
+        contents = self._writer.contents([chunk_id for chunk_id, _ in runs])
+        found = [(content, length) for content, (_, length) in zip(contents, runs, strict=True) if content is not None]
+        if len(found) < len(runs):
+            return  # a piece is not known any more
+        if found != runs:
+            self._writer.know_file(file_key(runs), file_key(found))
+        sink.finish(file_key(found), found)
 
     def _all_here(self, catalog: Catalog, runs: range) -> bool:
         step = 256

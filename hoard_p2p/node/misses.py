@@ -4,7 +4,9 @@ import logging
 import socket
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import DeadlineExceeded, HoardError, NoNode
@@ -17,7 +19,13 @@ RECONNECT_SECONDS = 0.5
 LONGEST_MARGIN = 1.0
 SHORTEST_WAIT = 0.05
 _TOUCH = 0
-"""Sequence number of what is never answered with a run: run n has number n + 1."""
+"""Sequence number of what is never answered with a run: run n has number n + 1, parts of runs those from here on."""
+_FIRST_PART = 1 << 40
+
+
+class _Asked(NamedTuple):
+    run: int
+    span: tuple[int, int] | None
 
 
 class NodeMisses:
@@ -32,9 +40,12 @@ class NodeMisses:
         self._patience = timeout - min(LONGEST_MARGIN, timeout / 10)
         self._fill = fill
         self._sock: socket.socket | None = None
-        self._outstanding: dict[int, Place | None] = {}
-        self._since: dict[int, float] = {}
-        self._unsent: dict[int, None] = {}
+        self._outstanding: dict[_Asked, Place | None] = {}
+        self._since: dict[_Asked, float] = {}
+        self._unsent: dict[_Asked, None] = {}
+        self._numbers: dict[_Asked, int] = {}
+        self._parts: dict[int, _Asked] = {}  # by number
+        self._fresh = count(_FIRST_PART)
         self._next_try = 0.0
         self._trouble = "the node has not been asked yet"
 
@@ -42,14 +53,16 @@ class NodeMisses:
         return -1 if self._sock is None else self._sock.fileno()
 
     def ask(self, run: int, span: tuple[int, int] | None = None) -> None:
-        if run not in self._outstanding:
-            self._queue(run, None)
+        asked = _Asked(run, span)
+        if asked not in self._outstanding:
+            self._queue(asked, None)
         elif self._sock is None:
-            self._since[run] = time.monotonic()  # a node that comes back has as long as this reader
+            self._since[asked] = time.monotonic()  # a node that comes back has as long as this reader
 
     def distrust(self, run: int, place: Place) -> None:
-        if self._outstanding.get(run) != place:
-            self._queue(run, place)
+        asked = _Asked(run, None)
+        if self._outstanding.get(asked) != place:
+            self._queue(asked, place)
 
     def touch(self, run: int) -> None:
         with suppress(OSError):
@@ -63,11 +76,23 @@ class NodeMisses:
             self._sock.close()
             self._sock = None
 
-    def _queue(self, run: int, wrong: Place | None) -> None:
-        self._outstanding[run] = wrong
-        self._since[run] = time.monotonic()
-        self._unsent[run] = None
+    def _queue(self, asked: _Asked, wrong: Place | None) -> None:
+        self._outstanding[asked] = wrong
+        self._since[asked] = time.monotonic()
+        if asked.span is not None and asked not in self._numbers:
+            number = self._numbers[asked] = next(self._fresh)
+            self._parts[number] = asked
+        self._unsent[asked] = None
         self._send()
+
+    def _settled(self, number: int) -> _Asked | None:
+        """What the question with that number was about, which is answered now; None if it is not outstanding."""
+        asked = self._parts.pop(number, None) if number >= _FIRST_PART else _Asked(number - 1, None)
+        if asked is None:
+            return None
+        self._numbers.pop(asked, None)
+        self._since.pop(asked, None)
+        return None if self._outstanding.pop(asked, self) is self else asked
 
     def answers(self) -> list[Found | MissFailed]:
         found: list[Found | MissFailed] = []
@@ -91,17 +116,8 @@ class NodeMisses:
             seq = message.body.get("seq")
             if not isinstance(seq, int) or seq == _TOUCH:
                 return None
-            run = seq - 1
-            self._since.pop(run, None)
-            if self._outstanding.pop(run, self) is self:
-                return None
-            result = message.body.get("result")
-            if not isinstance(result, dict):
-                return MissFailed(run, str(message.body.get("message", "the node gave no reason")))
-            place = result.get("place")
-            if isinstance(place, list):
-                return Found(run, Place(*(int(str(value)) for value in place)), b"")
-            return Found(run, None, framing.memfd_bytes(message.fds[0]))
+            asked = self._settled(seq)
+            return None if asked is None else _answer(asked, message)
         finally:
             message.close()
 
@@ -127,19 +143,21 @@ class NodeMisses:
 
     def _send(self) -> None:
         while self._unsent and self._sock is not None:
-            run = next(iter(self._unsent))
-            wrong = self._outstanding.get(run)
-            waited = time.monotonic() - self._since.get(run, time.monotonic())
+            asked = next(iter(self._unsent))
+            wrong = self._outstanding.get(asked)
+            waited = time.monotonic() - self._since.get(asked, time.monotonic())
             args: dict[str, Json] = {
                 "snapshot": self._snapshot,
-                "run": run,
+                "run": asked.run,
                 "timeout": max(SHORTEST_WAIT, round(self._patience - waited, 2)),
                 "wrong": None if wrong is None else list(wrong),
                 "fill": self._fill,
             }
-            if not self._request(run + 1, "need", args):
+            if asked.span is not None:
+                args["span"] = list(asked.span)
+            if not self._request(self._numbers.get(asked, asked.run + 1), "need", args):
                 return
-            del self._unsent[run]
+            del self._unsent[asked]
 
     def _request(self, seq: int, op: str, args: dict[str, Json]) -> bool:
         """False if it could not be sent now; `tend` tries again."""
@@ -160,3 +178,13 @@ class NodeMisses:
             self._sock = None
             self._trouble = "the node went away"
             log.info("the node went away; misses of this worker wait for its return")
+
+
+def _answer(asked: _Asked, message: framing.Message) -> Found | MissFailed:
+    result = message.body.get("result")
+    if not isinstance(result, dict):
+        return MissFailed(asked.run, str(message.body.get("message", "the node gave no reason")), asked.span)
+    place, span = result.get("place"), asked.span if result.get("part") is True else None
+    if isinstance(place, list):
+        return Found(asked.run, Place(*(int(str(value)) for value in place)), b"", span)
+    return Found(asked.run, None, framing.memfd_bytes(message.fds[0]), span)

@@ -125,8 +125,11 @@ async def _release_mount(node: Node, request: LocalRequest) -> LocalReply:
 
 
 async def _need(node: Node, request: LocalRequest) -> LocalReply:
-    """A chunk run that a reader waits for: its place, or its bytes in a memfd if it could not be stored."""
+    """A chunk run that a reader waits for: its place, or its bytes in a memfd if it could not be stored. With a span,
+    just those bytes of it may be there then (`part`), or in the memfd."""
     args = request.args
+    if "span" in args:
+        return await _need_part(node, args)
     wrong = args.get("wrong")
     place = Place(*(int(str(value)) for value in wrong)) if isinstance(wrong, list) and len(wrong) == 4 else None
     timeout = args.get("timeout", DEFAULT_TIMEOUT)
@@ -140,6 +143,22 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
     if landed.place is not None:
         return LocalReply({"place": list(landed.place)})
     return LocalReply({"place": None}, (framing.memfd_of(landed.data),))
+
+
+async def _need_part(node: Node, args: Body) -> LocalReply:
+    span, timeout = args["span"], args.get("timeout", DEFAULT_TIMEOUT)
+    if not isinstance(span, list) or len(span) != 2:
+        raise BadRequest("a span is two numbers")
+    part = await node.part(
+        parse_snapshot_id(text_of(args, "snapshot")),
+        number_of(args, "run"),
+        (int(str(span[0])), int(str(span[1]))),
+        timeout=float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT,
+        fill=args.get("fill") is not False,
+    )
+    if part.place is not None:
+        return LocalReply({"place": list(part.place), "part": part.partial})
+    return LocalReply({"place": None, "part": part.partial}, (framing.memfd_of(part.data),))
 
 
 async def _touch(node: Node, request: LocalRequest) -> LocalReply:

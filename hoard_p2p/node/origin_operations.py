@@ -10,8 +10,7 @@ from hoard_p2p.node.local import LocalReply, LocalRequest
 
 def origins_body(node: Node) -> list[Json]:
     """What a status shows of them."""
-    rows = node.known_origins.body(lambda origin: len(node.agent.reading(origin)))
-    return [{**row, **node.origins.told(str(row["url"]))} for row in rows if isinstance(row, dict)]
+    return node.known_origins.body(lambda origin: len(node.agent.reading(origin)))
 
 
 async def _origins(node: Node, request: LocalRequest) -> LocalReply:

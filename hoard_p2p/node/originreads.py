@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.cluster.agent import ClusterAgent
-from hoard_p2p.config import Json
 from hoard_p2p.errors import CatalogCorrupt, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId
@@ -23,10 +22,8 @@ from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.originwork import Deliver, OneRange, PartsHere, Reading, WholePieces, works_of
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.budget import Budget, Late
-from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.origin.files import FileRead, reads
 from hoard_p2p.origin.meter import Meter
-from hoard_p2p.origin.plain import PlainDirectory
 from hoard_p2p.origin.readers import reader_set, readers
 from hoard_p2p.origin.streams import Allowance, Streams, Work
 from hoard_p2p.origin.throttle import share
@@ -80,7 +77,7 @@ class OriginReads:
         self._why: dict[tuple[SnapshotId, int], str] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(LOOK_THREADS, "origin-look")
-        self._reads = Streams(self._allowance)
+        self._reads = Streams(self._allowance, origins.meter)
         self._underway = Underway()
         self.parts: PartsHere = WholePieces()
         """Which ranges of unfinished pieces are here; set it before anything is read."""
@@ -154,7 +151,7 @@ class OriginReads:
         url = self._url(snapshot)
         if not self._origins.is_open(url):
             return True
-        origin = as_origin(self._origins.opened(url))
+        origin = self._origins.opened(url)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 return await in_executor(
@@ -209,7 +206,7 @@ class OriginReads:
         url, catalog = self._url(segment.snapshot), segment.catalog
         if not url or catalog is None:
             raise Unavailable("the snapshot has no origin to read from")
-        origin = as_origin(self._origins.opened(url))
+        origin = self._origins.opened(url)
         try:
             return url, origin, reads(catalog, [chunk.run for chunk in wanted])
         except CatalogCorrupt as error:
@@ -233,17 +230,7 @@ class OriginReads:
 
     def meter(self, url: str) -> Meter:
         """What was read from an origin, by its URL. For any thread."""
-        return self._reads.meter(url)
-
-    def told(self, url: str) -> dict[str, Json]:
-        """What a status shows of an origin's reading."""
-        reading = self.meter(url).reading
-        return {
-            "read": reading.read,
-            "good": reading.good,
-            "errors": reading.errors,
-            "last_error": reading.last_error,
-        }
+        return self._origins.meter(url)
 
     def _allowance(self, url: str) -> Allowance:
         """For any thread."""
@@ -319,7 +306,3 @@ def _unchanged(origin: Origin, plan: Sequence[FileRead]) -> bool:
         except Unavailable:
             return False
     return True
-
-
-def as_origin(opened: Origin | DirectoryOrigin) -> Origin:
-    return PlainDirectory(opened) if isinstance(opened, DirectoryOrigin) else opened

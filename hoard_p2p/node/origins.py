@@ -6,7 +6,6 @@ is done in threads that nobody else needs.
 """
 
 import asyncio
-import json
 import logging
 import os
 import time
@@ -14,25 +13,25 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import BadRequest, HoardError, Refused, Unavailable
+from hoard_p2p.errors import BadRequest, HoardError, OriginBusy, Refused, Unavailable
+from hoard_p2p.interfaces import Origin
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_wire import MAX_ORIGIN, fits_line
-from hoard_p2p.origin.allowed import directory_of, directory_url, is_beneath, may_look, parse_prefix, real_path
+from hoard_p2p.node.permitting import Grant, Permissions
+from hoard_p2p.origin.allowed import real_path
 from hoard_p2p.origin.directory import DirectoryOrigin
+from hoard_p2p.origin.meter import Meter
+from hoard_p2p.origin.opening import open_origin
+from hoard_p2p.origin.urls import Address, directory_url, parse_address
 from hoard_p2p.peer import OriginId, origin_id
 from hoard_p2p.printing import printable
 from hoard_p2p.storage.store import Store
 
 log = logging.getLogger(__name__)
 
-NAMED = b"origins"
-"""In META: the paths that local users named, as they wrote them and as they are, as JSON."""
-
-MOST_NAMED = 256
 MOST_ORIGINS = 256
 """As many as can be told (`peer.Standing`)."""
 
@@ -43,13 +42,13 @@ TICK = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class KnownOrigin:
     """One origin that a known snapshot names. `opened`: None while it cannot or may not be read, `why` says why not,
     for people."""
 
     url: str
     id: OriginId
-    opened: DirectoryOrigin | None
+    opened: Origin | None
     why: str
 
 
@@ -60,13 +59,13 @@ class Origins:
         self, store: Store, names: Names, allow: Iterable[str], stand: Callable[[Collection[OriginId]], None]
     ) -> None:
         """`stand` tells all which origins are read here. Raises BadRequest for a prefix that can be none."""
-        self._store = store
+        self.permissions = Permissions(store, allow)
         self._names = names
-        self._prefixes = [parse_prefix(text) for text in allow]
         self._stand = stand
         self._pool = ThreadPoolExecutor(LOOK_THREADS, "origins")
-        self._known: dict[str, Origin] = {}
-        self._looking: dict[str, asyncio.Future[Origin]] = {}
+        self._known: dict[str, KnownOrigin] = {}
+        self._meters: dict[str, Meter] = {}
+        self._looking: dict[str, asyncio.Future[KnownOrigin]] = {}
         self._named_meanwhile: set[str] = set()
         """Since the last look began, which does not know them."""
         self._due = 0.0
@@ -99,6 +98,18 @@ class Origins:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self.soon)
 
+    def refused(self, url: str, why: str) -> None:
+        """This node turned out not to be allowed to read it: until the next look. For any thread but the loop's."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._refused, url, why)
+
+    def _refused(self, url: str, why: str) -> None:
+        known = self._known.get(url)
+        if known is not None and known.opened is not None:
+            log.warning("the origin %s is not read by this node for now: %s", url, why)
+            self._known[url] = KnownOrigin(url, origin_id(url), None, why)
+            self._tell()
+
     async def look(self) -> None:
         """Open what may be read, close what went away, and tell all if that changed something."""
         self._named_meanwhile.clear()
@@ -119,15 +130,14 @@ class Origins:
 
     def _urls(self) -> list[str]:
         """Blocking. Those that may be read first, since anybody can tell any number of others."""
-        named, prefixes = self.named(), [*self._prefixes, *self._real_prefixes()]
         told = dict.fromkeys(record.origin for record in self._names.known() if record.origin)
-        ours = {url for url in told if (path := directory_of(url)) and may_look(path, named, prefixes)}
+        ours = {url for url in told if self.permissions.may_look(url)}
         return sorted(told, key=lambda url: url not in ours)[:MOST_ORIGINS]
 
     def _tell(self) -> None:
         self._stand(frozenset(origin.id for origin in self._known.values() if origin.opened is not None))
 
-    async def _look_at(self, url: str) -> Origin:
+    async def _look_at(self, url: str) -> KnownOrigin:
         """One that does not answer is looked at by one thread at a time."""
         looking = self._looking.get(url)
         if looking is None:
@@ -138,88 +148,88 @@ class Origins:
             async with asyncio.timeout(LOOK_SECONDS):
                 return await asyncio.shield(looking)
         except TimeoutError:
-            return Origin(url, origin_id(url), None, f"the origin {printable(url)} does not answer")
+            return KnownOrigin(url, origin_id(url), None, f"the origin {printable(url)} does not answer")
 
-    def _open(self, url: str, known: Origin | None) -> Origin:
+    def _open(self, url: str, known: KnownOrigin | None) -> KnownOrigin:
         """Blocking."""
+        opened = None if known is None else known.opened
         try:
-            if known is not None and known.opened is not None:
-                self._check_allowed(known.opened.path, self.named())
-                known.opened.check()
-                return known
-            return Origin(url, origin_id(url), self._opened(url), "")
+            grant = self.permissions.check(url)
+            opened = opened or self._metered(open_origin(url, as_owner=grant.as_owner, trusted=grant.trusted), url)
+            with suppress(OriginBusy):  # it is there
+                opened.check()
         except HoardError as error:
-            return Origin(url, origin_id(url), None, str(error))
+            if opened is not None:
+                opened.close()
+            return KnownOrigin(url, origin_id(url), None, str(error))
+        return KnownOrigin(url, origin_id(url), opened, "")
 
-    def _opened(self, url: str) -> DirectoryOrigin:
-        """A directory origin that this node may read. Raises Unavailable, Refused."""
-        path, named = directory_of(url), self.named()
-        if path is None:
-            raise Unavailable(f"the origin {printable(url)} is of a kind that this version cannot read")
-        if not may_look(path, named, [*self._prefixes, *self._real_prefixes()]):
-            raise _not_allowed(path)
-        try:
-            real = real_path(path)
-        except OSError as error:
-            raise Unavailable(f"the origin {printable(url)} is not there: {error.strerror}") from error
-        self._check_allowed(real, named)
-        return DirectoryOrigin.open(real, as_owner=str(real) not in named)
-
-    def _check_allowed(self, real: Path, named: Collection[str]) -> None:
-        """Raises Refused."""
-        if str(real) not in named and not is_beneath(real, self._real_prefixes()):
-            raise _not_allowed(real)
-
-    def _real_prefixes(self) -> list[Path]:
-        found = []
-        for prefix in self._prefixes:
-            with suppress(OSError):  # not mounted yet
-                found.append(real_path(prefix))
-        return found
+    def _metered(self, opened: Origin, url: str) -> Origin:
+        if isinstance(opened, DirectoryOrigin):
+            opened.meter = self.meter(url)
+        return opened
 
     # --- naming
 
     def named(self) -> list[str]:
-        """Blocking. The paths that local users named."""
-        told = json.loads(self._store.meta(NAMED) or b"[]")
-        return [str(path) for path in told] if isinstance(told, list) else []
+        """Blocking. What local users named: paths and URLs."""
+        return self.permissions.named()
 
-    async def name(self, source: str, directory: int) -> str:
-        """A local user, who has this directory open, allows it as an origin on this node; its URL. Raises BadRequest,
-        Refused, Unavailable, StoreFailed."""
-        url = directory_url(source)
-        if not source.startswith("/") or not fits_line(url) or len(url.encode()) > MAX_ORIGIN:
+    async def name(self, source: str, directory: int | None = None) -> str:
+        """A local user allows an origin on this node: its URL, or the path of a directory that the user has open;
+        the one way to write its URL. Raises BadRequest, Refused, Unavailable, StoreFailed."""
+        url = directory_url(source) if source.startswith("/") else source
+        if not fits_line(url) or len(url.encode()) > MAX_ORIGIN:
             raise BadRequest(f"{printable(source)} can be no shared origin: its path is no text of at most 4,096 bytes")
-        status = os.fstat(directory)
-        opened = await in_executor(self._pool, self._name, url, (status.st_dev, status.st_ino))
-        self._known[url] = Origin(url, origin_id(url), opened, "")
-        self._named_meanwhile.add(url)
+        address = parse_address(url)
+        if address.directory is None:
+            opened = await in_executor(self._pool, self._name_url, address)
+        elif directory is None:
+            raise BadRequest(f"{printable(source)} is a directory: name it by its absolute path")
+        else:
+            status = os.fstat(directory)
+            opened = await in_executor(self._pool, self._name_directory, address, (status.st_dev, status.st_ino))
+        self._known[address.url] = KnownOrigin(address.url, origin_id(address.url), opened, "")
+        self._named_meanwhile.add(address.url)
         self._tell()
-        return url
+        return address.url
 
-    def _name(self, url: str, identity: tuple[int, int]) -> DirectoryOrigin:
+    def _name_url(self, address: Address) -> Origin:
+        """Blocking. What nobody can read here is not remembered."""
+        known = self._known.get(address.url)
+        opened = known.opened if known is not None else None
+        if opened is None:
+            opened = open_origin(address.url, trusted=frozenset([address.host]))
+        with suppress(OriginBusy):
+            opened.check()
+        self.permissions.add(address.url)
+        return opened
+
+    def _name_directory(self, address: Address, place: tuple[int, int]) -> Origin:
         """Blocking."""
-        path = directory_of(url)
+        path = address.directory
         assert path is not None
         try:
             real = real_path(path)
         except OSError as error:
             raise Unavailable(f"the node cannot see {printable(str(path))}: {error.strerror}") from error
-        opened = DirectoryOrigin.open(real, as_owner=False)
-        if opened.identity != identity:
+        opened = DirectoryOrigin.open(real, as_owner=False, url=address.url)
+        if opened.place != place:
             raise Refused(
                 f"{printable(str(path))} is another directory for the node than for this command: are they in "
                 "different containers? Publish it without --shared-origin, or where the node sees it"
             )
-        named = self.named()
-        fresh = [text for text in dict.fromkeys((str(path), str(real))) if text not in named]
-        if fresh:
-            self._store.choose(NAMED, json.dumps([*named, *fresh][-MOST_NAMED:]).encode())
-        return opened
+        self.permissions.add(str(path), str(real))
+        return self._metered(opened, address.url)
+
+    async def grant(self, url: str) -> Grant:
+        """How this node may read an origin: what a process that lists it has to know. Raises Refused, Unavailable,
+        BadRequest."""
+        return await in_executor(self._pool, self.permissions.check, url)
 
     # --- asking
 
-    def opened(self, url: str) -> DirectoryOrigin:
+    def opened(self, url: str) -> Origin:
         """Raises Unavailable: it may not or cannot be read here, and why."""
         origin = self._known.get(url)
         if origin is None or origin.opened is None:
@@ -227,28 +237,35 @@ class Origins:
             raise Unavailable(why)
         return origin.opened
 
+    def meter(self, url: str) -> Meter:
+        """What was read from it since this node started, however often it was away. For any thread."""
+        return self._meters.setdefault(url, Meter())
+
     def is_open(self, url: str) -> bool:
         origin = self._known.get(url)
         return origin is not None and origin.opened is not None
 
     def body(self, nodes: Callable[[OriginId], int]) -> list[Json]:
         """What a status shows. `nodes`: how many nodes read an origin."""
-        return [_body(origin, nodes(origin.id)) for origin in self._known.values()]
+        return [_body(origin, self.meter(origin.url), nodes(origin.id)) for origin in self._known.values()]
 
     def close(self) -> None:
         """Blocking."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        for origin in self._known.values():
+            if origin.opened is not None:
+                origin.opened.close()
 
 
-def _not_allowed(path: Path) -> Refused:
-    text = printable(str(path))
-    return Refused(f"the origin {text} may not be read by this node; allow it with: hoard up --allow-origin {text}")
-
-
-def _body(origin: Origin, nodes: int) -> dict[str, Json]:
+def _body(origin: KnownOrigin, meter: Meter, nodes: int) -> dict[str, Json]:
+    reading = meter.reading
     return {
         "url": origin.url,
         "readable": origin.opened is not None,
         "why": origin.why,
         "nodes": nodes,
+        "read": reading.read,
+        "good": reading.good,
+        "errors": reading.errors,
+        "last_error": reading.last_error,
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hoard_p2p.errors import ObjectChanged, OriginFailed
+from hoard_p2p.errors import ObjectChanged
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId, chunk_id, is_origin_key
 from hoard_p2p.interfaces import Gathering, ObjectRange
@@ -34,8 +34,8 @@ class PartsHere(Protocol):
         """A claimed range came. The whole piece if it is complete now, good until the next call in this thread."""
         ...
 
-    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int, error: Exception) -> None:
-        """A claimed range cannot be read."""
+    def gave_up(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
+        """A claimed range does not come."""
         ...
 
     def settled(self, segment: Segment, chunk: Wanted, seconds: float) -> bool:
@@ -52,7 +52,7 @@ class WholePieces:
     def came(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> memoryview | None:
         return data if len(data) == chunk.length else None
 
-    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int, error: Exception) -> None:
+    def gave_up(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
         return None
 
     def settled(self, segment: Segment, chunk: Wanted, seconds: float) -> bool:
@@ -132,17 +132,18 @@ class Reading:
             self.left = True
             claimed, self.claimed = self.claimed, {}
             self.underway.settle(self.place, list(self.whole), landed=False)
-        error = self.error or OriginFailed("the reading was given up")
         for (number, start), stop in claimed.items():
-            self.parts.lost(self.segment, self.wanted[number], start, stop, error)
+            self.parts.gave_up(self.segment, self.wanted[number], start, stop)
 
     def wait(self, seconds: float) -> None:
         """For what others read."""
+        for number in sorted(self.elsewhere - self.failed):
+            landed = self.parts.settled(self.segment, self.wanted[number], seconds)
+            self.settle([number], landed=landed)
+            if not landed:
+                self.failed.add(number)
         for number in sorted(self.others):
             if not self.underway.wait(self.place, self.wanted[number].run, seconds):
-                self.failed.add(number)
-        for number in sorted(self.elsewhere - self.failed):
-            if not self.parts.settled(self.segment, self.wanted[number], seconds):
                 self.failed.add(number)
 
 
@@ -199,12 +200,12 @@ class Parts:
     most: int
 
     def ranges(self) -> Sequence[ObjectRange]:
-        reading = self.reading
+        reading, found = self.reading, list[ObjectRange]()
+        mine = set(reading.claim(self.numbers))
         with reading.claiming:
-            if reading.left:
-                return ()
-            found = list[ObjectRange]()
             for number, where in zip(self.numbers, self.where, strict=True):
+                if number not in mine or reading.left:
+                    continue
                 claimed = reading.parts.claim(reading.segment, reading.wanted[number])
                 reading.claimed.update(((number, start), stop) for start, stop in claimed)
                 found += [where._replace(start=where.start + start, stop=where.start + stop) for start, stop in claimed]
@@ -231,6 +232,7 @@ class Parts:
             whole = reading.parts.came(reading.segment, reading.wanted[number], start, data[at : at + stop - start])
             if whole is not None:
                 reading.give([number], [whole])
+                reading.settle([number], landed=True)
             else:
                 with reading.claiming:
                     if not any(one == number for one, _ in reading.claimed):
@@ -238,8 +240,9 @@ class Parts:
 
     def failed(self, wanted: ObjectRange, error: Exception) -> None:
         for number, start, stop in self._claimed(wanted):
-            self.reading.parts.lost(self.reading.segment, self.reading.wanted[number], start, stop, error)
+            self.reading.parts.gave_up(self.reading.segment, self.reading.wanted[number], start, stop)
             self.reading.fail([number], error)
+            self.reading.settle([number], landed=False)
 
 
 @dataclass(slots=True)

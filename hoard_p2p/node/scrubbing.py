@@ -127,7 +127,7 @@ class Scrubbing:
         node, tally, begun = self._node, Tally(), time.monotonic()
         started = time.time_ns()
         ids = None if snapshot is None else await self._ids(snapshot)
-        tally.others += await node.blocking(node.store.recorder.mend)
+        tally.others += await node.blocking(node.store.mend)
         await self._run(Order(ids=ids is not None), tally, ids, report)
         if ids is None:
             await self._note(Standing(started, time.time_ns(), 0, 0))
@@ -196,7 +196,7 @@ class Scrubbing:
             first = standing.slab == 0
             if first:
                 standing = replace(standing, begun=time.time_ns(), slab=1)
-                await self._node.blocking(self._node.store.recorder.mend)
+                await self._node.blocking(self._node.store.mend)
             tally = Tally(progress=Progress(0, 0, 0, standing.slab, standing.offset))
             order = Order(
                 slab=standing.slab, offset=standing.offset, most=most, pace=MOST_RATE, polite=True, survey=first

@@ -6,20 +6,19 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
-from hoard_p2p.config import DEFAULT_REPLICAS, Json
-from hoard_p2p.errors import ChunkCorrupt, Corrupt, HoardError, NotFound, StoreFailed, Unavailable
-from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.config import Json
+from hoard_p2p.errors import ChunkCorrupt, HoardError
+from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.handing import take
+from hoard_p2p.node.homing import adopt
 from hoard_p2p.node.meeting import answer_probe, unknown_standings
 from hoard_p2p.node.metrics import Metrics
-from hoard_p2p.node.names import DEFAULT_KEEP
 from hoard_p2p.node.removal import uses_here
 from hoard_p2p.node.status import public_status
-from hoard_p2p.peer import NodeId, Peer, Standing
-from hoard_p2p.storage.records import SnapshotRecord
+from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
@@ -94,16 +93,22 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        counted = self._counted(ids)
+        contents = [self._content(one) for one in ids]  # once: what an origin key is may be forgotten meanwhile
+        counted = self._counted(contents)
         lent: list[SendExtent | None] = []
         try:
-            for chunk_id, place in zip(ids, counted, strict=True):
-                lent.append(None if place is None else self._lend(chunk_id, place))
+            for asked, content, place in zip(ids, contents, counted, strict=True):
+                extent = None if place is None else self._lend(content, place)
+                lent.append(extent and extent._replace(content=content if is_origin_key(asked) else b""))
         except BaseException:  # no descriptor is left, most likely
             self._node.store.reclaimer.sent(*(place for place in counted[len(lent) + 1 :] if place is not None))
             self.release([extent for extent in lent if extent is not None], 0)
             raise
         return lent
+
+    def _content(self, asked: ChunkId) -> ChunkId:
+        """What to send. An origin key stands for itself where its piece is unknown: nothing lies under it."""
+        return self._node.reader.content(asked) or asked if is_origin_key(asked) else asked
 
     def _lend(self, chunk_id: ChunkId, place: Place) -> SendExtent | None:
         """Of a place that is counted as being sent; counted no more if it cannot be."""
@@ -164,31 +169,7 @@ class NodeService:
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""
-        source = self._node.agent.view().by_id.get(request.source)
-        if source is None:
-            return AdoptReply((), error=f"node {request.source.hex()} is not in the view of {self._node.me.name}")
-        try:
-            await self._take_back(request.snapshot, source)
-            stored = await self._node.pull(request.snapshot, request.segments, source)
-        except StoreFailed as error:
-            return AdoptReply((), full=True, error=str(error))
-        except (NotFound, Unavailable, Corrupt) as error:
-            return AdoptReply((), error=str(error))
-        missing = len(request.segments) - len(stored)
-        return AdoptReply(tuple(stored), error=f"{missing} segments could not be had" if missing else "")
-
-    async def _take_back(self, snapshot: SnapshotId, source: Peer) -> None:
-        """A snapshot that was removed is being published again: keep its root, not shown, until its publisher tells
-        that it is back. Raises Unavailable, Corrupt."""
-        names = self._node.names
-        known = names.snapshot(snapshot)
-        if known is None or not known.removed:
-            return
-        root = await self._node.control.root(source, snapshot)
-        if root is not None:
-            now = names.creation_time(snapshot)
-            record = SnapshotRecord(snapshot, now, now, DEFAULT_REPLICAS, False, DEFAULT_KEEP, False, "", 0)
-            await self._node.blocking(names.add_snapshot, root, record)
+        return await adopt(self._node, request)
 
     async def uses(self, snapshots: Sequence[SnapshotId]) -> Sequence[Use]:
         return uses_here(self._node, snapshots)

@@ -103,7 +103,7 @@ class _Job:
 class _Source:
     """One origin, as long as the node runs. Its fields are for who holds the engine's lock."""
 
-    meter: Meter = field(default_factory=Meter)
+    meter: Meter
     throttle: Throttle = field(default_factory=lambda: Throttle(1))
     limit: Limit = field(default_factory=Limit)
     urgent: deque[_Job] = field(default_factory=deque)
@@ -137,13 +137,16 @@ class Streams:
     def __init__(
         self,
         allowance: Callable[[str], Allowance],
+        meter: Callable[[str], Meter],
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`allowance`: of an origin by its URL, asked about twice a second."""
+        """`allowance`: of an origin by its URL, asked about twice a second; `meter` counts what comes
+        of it."""
         self._allowance = allowance
+        self._meter = meter
         self._clock = clock
         self._pause = pause
         self._draw = draw
@@ -159,10 +162,6 @@ class Streams:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-
-    def meter(self, url: str) -> Meter:
-        with self._lock:
-            return self._source(url).meter
 
     def seen(self, url: str) -> tuple[int, int]:
         """Streams that this node uses at most now, and how often they were halved since the origin was throttled."""
@@ -192,7 +191,7 @@ class Streams:
     def _source(self, url: str) -> _Source:
         found = self._sources.get(url)
         if found is None:
-            found = self._sources[url] = _Source()
+            found = self._sources[url] = _Source(self._meter(url))
         return found
 
     # --- in the thread of who reads
@@ -354,9 +353,9 @@ class Streams:
     def _again(self, job: _Job, wanted: ObjectRange, error: HoardError) -> bool:
         """A range could not be read. Whether to go on with the next one now."""
         now, busy = self._clock(), isinstance(error, OriginBusy)
-        if isinstance(error, ObjectChanged):
+        if isinstance(error, ObjectChanged | OriginRefused):  # refused: perhaps this object alone
             return self._give_up(job, wanted, error)
-        if isinstance(error, OriginRefused) or not isinstance(error, OriginFailed):
+        if not isinstance(error, OriginFailed):
             job.batch.error = error
             return False
         job.tries += 1

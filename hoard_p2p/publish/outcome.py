@@ -35,6 +35,9 @@ class PublishOptions:
 
 
 class Phase(Enum):
+    """`LISTING` of an origin; `READING` of a directory."""
+
+    LISTING = "listing"
     READING = "reading"
     CATALOG = "catalog"
     SYNC = "sync"

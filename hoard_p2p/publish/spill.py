@@ -19,7 +19,10 @@ Spill: TypeAlias = Callable[[], BinaryIO]
 """Makes an empty temporary file without a name."""
 
 NAMES_IN_MEMORY = 200_000
-"""Entries of one directory that are sorted in memory, about 20 MB; more go to disk in sorted runs."""
+"""Strings that are sorted in memory, about 20 MB if they are names; more go to disk in sorted runs."""
+
+RECORDS_IN_MEMORY = 32 << 20
+"""Bytes that are sorted in memory, beside 50 for each string."""
 
 PATHS_IN_MEMORY = 8 << 20
 """Bytes of directory paths that wait in memory."""
@@ -29,6 +32,9 @@ LINKS_IN_MEMORY = 200_000
 
 _LENGTH = Struct("<I")
 _BLOCK = 256 << 10
+_SMALL_BLOCK = 16 << 10
+_MERGE_BUFFERS = 32 << 20
+"""Bytes that all runs which are merged read ahead together."""
 
 
 def spill_into(directory: Path) -> Spill:
@@ -36,29 +42,32 @@ def spill_into(directory: Path) -> Spill:
     return lambda: tempfile.TemporaryFile(dir=directory)
 
 
-class SortedNames:
-    """Names of one directory, given back in byte order and once each."""
+class SortedRecords:
+    """Strings of bytes, like the names of one directory, given back in byte order and once each."""
 
-    def __init__(self, spill: Spill, limit: int = NAMES_IN_MEMORY) -> None:
+    def __init__(self, spill: Spill, limit: int = NAMES_IN_MEMORY, bytes_limit: int = RECORDS_IN_MEMORY) -> None:
         self._spill = spill
         self._limit = limit
-        self._names: list[bytes] = []
+        self._bytes_limit = bytes_limit
+        self._records: list[bytes] = []
+        self._size = 0
         self._file: BinaryIO | None = None
         self._runs: list[tuple[int, int]] = []
 
-    def add(self, name: bytes) -> None:
-        self._names.append(name)
-        if len(self._names) >= self._limit:
+    def add(self, record: bytes) -> None:
+        self._records.append(record)
+        self._size += len(record)
+        if len(self._records) >= self._limit or self._size >= self._bytes_limit:
             self._write_run()
 
     def __iter__(self) -> Iterator[bytes]:
-        self._names.sort()
+        self._records.sort()
         sources: list[Iterator[bytes]] = [self._read_run(start, end) for start, end in self._runs]
         previous = None
-        for name in heapq.merge(*sources, self._names) if sources else self._names:
-            if name != previous:  # readdir may repeat a name while the directory changes
-                yield name
-            previous = name
+        for record in heapq.merge(*sources, self._records) if sources else self._records:
+            if record != previous:  # readdir may repeat a name while the directory changes
+                yield record
+            previous = record
 
     def close(self) -> None:
         if self._file is not None:
@@ -67,20 +76,22 @@ class SortedNames:
     def _write_run(self) -> None:
         if self._file is None:
             self._file = self._spill()
-        self._names.sort()
+        self._records.sort()
         start = self._file.tell()
-        for name in self._names:
-            self._file.write(_LENGTH.pack(len(name)) + name)
+        for record in self._records:
+            self._file.write(_LENGTH.pack(len(record)) + record)
         self._file.flush()
         self._runs.append((start, self._file.tell()))
-        self._names.clear()
+        self._records.clear()
+        self._size = 0
 
     def _read_run(self, start: int, end: int) -> Iterator[bytes]:
-        # One file for all runs, read by position: a directory of any size takes one descriptor.
+        # One file for all runs, read by position: any number of records takes one descriptor.
         assert self._file is not None
+        window = min(_BLOCK, max(_SMALL_BLOCK, _MERGE_BUFFERS // len(self._runs)))
         block = b""
         while start < end or block:
-            more = os.pread(self._file.fileno(), min(_BLOCK, end - start), start)
+            more = os.pread(self._file.fileno(), min(window, end - start), start)
             start += len(more)
             block += more
             at = 0

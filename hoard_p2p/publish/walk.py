@@ -19,7 +19,7 @@ from hoard_p2p.errors import SourceChanging, SourceUnreadable
 from hoard_p2p.printing import printable
 from hoard_p2p.publish.attributes import Attributes, read_attributes
 from hoard_p2p.publish.exclude import Rules
-from hoard_p2p.publish.spill import PathQueue, SortedNames, Spill
+from hoard_p2p.publish.spill import PathQueue, SortedRecords, Spill
 
 _GONE = frozenset({ENOENT, ESTALE, ENOTDIR, ELOOP})
 """Errors that mean that what was listed is not there any more."""
@@ -135,7 +135,7 @@ class Walk:
             directory.release()
 
     def _entries(self, directory: Directory) -> Iterator[Event]:
-        with closing(SortedNames(self._spill)) as names:
+        with closing(SortedRecords(self._spill)) as names:
             try:
                 with os.scandir(directory.fd) as listing:
                     for entry in listing:

@@ -57,6 +57,8 @@ def add_slab(txn: Transaction, record: SlabRecord) -> int:
     raw = txn.get(Table.META, _NEXT_SLAB)
     slab = _U32.unpack(raw)[0] if raw else 1
     txn.put(Table.META, _NEXT_SLAB, _U32.pack(slab + 1))
+    if record.file_key:
+        record = record._replace(file_key=_file_name(txn, record.file_key))
     txn.put(Table.SLABS, slab_key(slab), encode_slab(record))
     if record.file_key:
         put_file(txn, record.file_key, FileSlab(slab, False))
@@ -89,12 +91,31 @@ def get_slab(txn: Transaction, slab: int) -> SlabRecord | None:
 
 
 def get_file(txn: Transaction, file_key: bytes) -> FileSlab | None:
-    raw = txn.get(Table.FILES, file_key)
+    """The slab of a large file, by its key over the ids of its chunks or over their origin keys."""
+    raw = txn.get(Table.FILES, _file_name(txn, file_key))
     return decode_file(raw) if raw else None
+
+
+def _file_name(txn: Transaction, file_key: bytes) -> bytes:
+    """The key that a file is recorded under: the one over the ids of its chunks once all are known."""
+    return txn.get(Table.KEYS, file_key) or file_key
+
+
+def rename_file(txn: Transaction, old: bytes, new: bytes) -> None:
+    """A file that was recorded under its key over origin keys gets the one over chunk ids, for which KEYS now has its
+    old one."""
+    raw = txn.get(Table.FILES, old)
+    if raw is not None:
+        txn.delete(Table.FILES, old)
+        record = decode_file(raw)
+        if get_file(txn, new) is None:
+            put_file(txn, new, record)
+        set_file_key(txn, record.slab, new)
 
 
 def put_file(txn: Transaction, file_key: bytes, record: FileSlab) -> None:
     """Record a file's slab, unless another slab has it complete already."""
+    file_key = _file_name(txn, file_key)
     known = get_file(txn, file_key)
     if known is not None and known.complete and known.slab != record.slab:
         return  # that one may be a mount's backing file, and is kept whole because it is recorded
@@ -253,6 +274,6 @@ def demote(txn: Transaction, slab: int) -> None:
 
 def set_file_key(txn: Transaction, slab: int, file_key: bytes) -> None:
     """Name the large file that a slab holds, once its key is known."""
-    record = get_slab(txn, slab)
+    record, file_key = get_slab(txn, slab), _file_name(txn, file_key)
     if record is not None and record.file_key != file_key:
         txn.put(Table.SLABS, slab_key(slab), encode_slab(record._replace(file_key=file_key)))

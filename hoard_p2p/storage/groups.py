@@ -57,10 +57,11 @@ class _Group:
     size: int = 0
     rows: list[tuple[OpenSlab, Extent]] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
+    known: dict[bytes, bytes] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
-        return not self.rows and not self.completions
+        return not self.rows and not self.completions and not self.known
 
     def by_slab(self) -> dict[OpenSlab, list[Extent]]:
         found: dict[OpenSlab, list[Extent]] = {}
@@ -88,6 +89,7 @@ class Groups:
         self._changed = threading.Condition(lock)  # puts and flushes wait here
         self._writing: set[ChunkId] = set()
         self._pending: dict[ChunkId, Place] = {}
+        self._known: dict[bytes, bytes] = {}
         self._group = _Group(1)
         self._closed: deque[_Group] = deque()
         self._done = 0
@@ -101,6 +103,22 @@ class Groups:
 
     def pending(self, chunk_id: ChunkId) -> Place | None:
         return self._pending.get(chunk_id)  # one dictionary read: atomic, no lock
+
+    def know(self, key: bytes, found: bytes) -> None:
+        """Have what an origin key was found to be told to the index with, or after, all that was put so far. Raises
+        StoreFailed once the writer is closed."""
+        with self._changed:
+            self._wait_until(lambda: not self._crowded)
+            if self._stopping:
+                raise StoreFailed("the store's writer is closed")
+            self._start_clock()
+            self._known[key] = self._group.known[key] = found
+            if len(self._group.known) >= self._settings.group_chunks:
+                self._close_group()
+
+    def known(self, key: bytes) -> bytes | None:
+        """What is on its way to the index about a key."""
+        return self._known.get(key)
 
     def keep(self, chunk_id: ChunkId, data: Bytes, spot_for: Callable[[int], Spot]) -> bool:
         """Write a chunk where `spot_for(length)` says, and let it join a group; false if it is stored already.
@@ -274,6 +292,17 @@ class Groups:
                 self._ended = True
                 self._changed.notify_all()
 
+    def _forget(self, group: _Group) -> None:
+        """Lock held: nothing of it is on its way any more."""
+        for _, extent in group.rows:
+            place = self._pending.get(extent.chunk_id)
+            if place is not None and (place.slab, place.offset) == (extent.slab, extent.offset):
+                del self._pending[extent.chunk_id]
+        later = [self._group, *self._closed]
+        for key in group.known:
+            if not any(key in other.known for other in later):
+                self._known.pop(key, None)
+
     def _next_group(self) -> _Group | None:
         """The next group that is closed or due; None when there is nothing left and the writer stops."""
         with self._work:
@@ -315,8 +344,9 @@ class Groups:
 
     def _list(self, group: _Group) -> HoardError | None:
         try:
-            if group.rows:
-                self._broker.commit([extent for _, extent in group.rows])  # I2: index after fdatasync
+            if group.rows or group.known:
+                extents = [extent for _, extent in group.rows]
+                self._broker.commit(extents, list(group.known.items()))  # I2: index after fdatasync
         except HoardError as error:
             return error
         return None
@@ -336,10 +366,7 @@ class Groups:
                 slab.broken = True
                 slab.retire()
         with self._changed:
-            for _, extent in group.rows:
-                place = self._pending.get(extent.chunk_id)
-                if place is not None and (place.slab, place.offset) == (extent.slab, extent.offset):
-                    del self._pending[extent.chunk_id]
+            self._forget(group)
         for slab in [slab for slab, _ in group.rows] + [done.slab for done in group.completions]:
             slab.leave()
         if self._quiet:

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -59,7 +59,9 @@ class Table(Enum):
 
 
 READ_BY_OTHERS = (Table.META, Table.CHUNKS, Table.GENERATIONS, Table.SLABS, Table.FILES, Table.KEYS)
-"""What readers in other processes need. These exist in a store of any version: a mount may be newer than its node."""
+"""What readers in other processes need. A mount may be newer than its node: the first five are in each store."""
+ABSENT = frozenset({Table.KEYS})
+"""Tables that the store of an older node lacks: they read as empty."""
 
 
 class Reader(NamedTuple):
@@ -86,7 +88,8 @@ class Transaction:
         return int(self._txn.id())
 
     def get(self, table: Table, key: bytes) -> bytes | None:
-        value: bytes | None = self._txn.get(key, db=self._tables[table])
+        db = self._tables.get(table)
+        value: bytes | None = None if db is None else self._txn.get(key, db=db)
         return value
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
@@ -139,7 +142,10 @@ class Index:
     def _use(self, env: Any, *, create: bool) -> None:
         self._env = env
         self._size = max(self._size, self.map_size)
-        self._tables = {table: env.open_db(table.value, create=create) for table in self._named}
+        self._tables = {}
+        for table in self._named:
+            with suppress(lmdb.NotFoundError) if table in ABSENT else nullcontext():
+                self._tables[table] = env.open_db(table.value, create=create)
         self._chunks = self._tables[Table.CHUNKS]
         self._reserve()
 

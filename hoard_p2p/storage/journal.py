@@ -5,6 +5,7 @@ What sidecars are to chunks, the journal is to names: the index can be rebuilt f
 crc, so a torn or damaged record costs itself and nothing after it.
 """
 
+import mmap
 import os
 import struct
 import zlib
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hoard_p2p.errors import StoreFailed
 from hoard_p2p.storage.failures import store_failure
@@ -24,7 +25,11 @@ _HEAD = struct.Struct("<4sIB")  # marker, length of the payload, kind
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 AHEAD = 64 << 10
 """Bytes behind its end that the disk sets aside, so that what is removed can be noted on a disk that others filled."""
+_AT_ONCE = 1 << 20
 _CRC = struct.Struct("<I")  # of everything before it in the record
+
+
+Raw: TypeAlias = bytes | mmap.mmap
 
 
 class Kind(IntEnum):
@@ -40,6 +45,7 @@ class Kind(IntEnum):
     SETTING = 8  # u8 length of the name, name, value as in the index's table META
     FORGOTTEN = 9  # 32 bytes snapshot id: as if it had never been known
     UNNAMED = 10  # the name of a ref, UTF-8: as if it had never been set
+    KEYS = 11  # pairs of an origin key and the id of its bytes, 32 bytes each (in the journal `keys` alone)
 
 
 class Entry(NamedTuple):
@@ -52,7 +58,7 @@ def encode(entry: Entry) -> bytes:
     return body + _CRC.pack(zlib.crc32(body))
 
 
-def decode(raw: bytes) -> Iterator[Entry]:
+def decode(raw: Raw) -> Iterator[Entry]:
     """The valid entries in `raw`, in order; whatever lies between them is stepped over."""
     at = raw.find(MARKER)
     while at >= 0:
@@ -63,7 +69,7 @@ def decode(raw: bytes) -> Iterator[Entry]:
         at = raw.find(MARKER, at + 1)
 
 
-def _entry_at(raw: bytes, at: int) -> Entry | None:
+def _entry_at(raw: Raw, at: int) -> Entry | None:
     if at + _HEAD.size > len(raw):
         return None
     _, length, kind = _HEAD.unpack_from(raw, at)
@@ -78,7 +84,7 @@ def scan(path: Path) -> Iterator[Entry]:
     yield from decode(path.read_bytes())
 
 
-def is_whole(raw: bytes) -> bool:
+def is_whole(raw: Raw) -> bool:
     """Whether a journal is nothing but valid entries."""
     return sum(_HEAD.size + len(entry.payload) + _CRC.size for entry in decode(raw)) == len(raw)
 
@@ -124,10 +130,11 @@ class Journal:
         except OSError as error:
             raise StoreFailed(f"journal {self.path} could not be rewritten: {error}; it says what it said") from error
 
-    def append(self, entries: Sequence[Entry]) -> None:
-        """Write entries and return once they are on disk. Raises StoreFailed; half a record is stepped over later."""
+    def append(self, entries: Sequence[Entry], *, sync: bool = True) -> None:
+        """Write entries and return once they are on disk; not `sync`: once they would outlive this process. Raises
+        StoreFailed; half a record is stepped over later."""
         try:
-            self.size += _append(self._fd, entries)
+            self.size += _append(self._fd, entries, sync=sync)
             self._keep_ahead()
         except OSError as error:
             raise store_failure(f"nothing was changed, the journal {self.path} could not be written", error) from error
@@ -136,10 +143,26 @@ class Journal:
         os.close(self._fd)
 
 
-def _append(fd: int, entries: Iterable[Entry]) -> int:
-    raw = b"".join(map(encode, entries))
-    size = len(raw)
-    while raw:
-        raw = raw[os.write(fd, raw) :]
-    os.fdatasync(fd)
+def _append(fd: int, entries: Iterable[Entry], *, sync: bool = True) -> int:
+    size = 0
+    for raw in _batches(map(encode, entries)):
+        size += len(raw)
+        rest = memoryview(raw)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    if sync:
+        os.fdatasync(fd)
     return size
+
+
+def _batches(records: Iterable[bytes]) -> Iterator[bytes]:
+    """All of the records, joined until they are a MiB."""
+    waiting: list[bytes] = []
+    size = 0
+    for record in records:
+        waiting.append(record)
+        size += len(record)
+        if size >= _AT_ONCE:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    yield b"".join(waiting)

@@ -34,6 +34,11 @@ class DataDir:
         return self.path / "journal"
 
     @property
+    def keys(self) -> Path:
+        """The journal of what origin keys were found to be."""
+        return self.path / "keys"
+
+    @property
     def lock(self) -> Path:
         return self.path / "node-lock"
 

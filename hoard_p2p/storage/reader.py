@@ -56,6 +56,18 @@ class StoreReader:
         with self._index.read() as txn:
             return content_of(txn, chunk_id)
 
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        """`content` of each, in one transaction."""
+        if not any(is_origin_key(identifier) for identifier in ids):
+            return list(ids)
+        with self._index.read() as txn:
+            return [content_of(txn, identifier) for identifier in ids]
+
+    def file_name(self, file_key: bytes) -> bytes:
+        """The key that a large file is recorded under: the one over the ids of its chunks once all are known."""
+        with self._index.read() as txn:
+            return txn.get(Table.KEYS, file_key) or file_key
+
     def place(self, chunk_id: ChunkId) -> Place | None:
         known = self.content(chunk_id)
         value = None if known is None else self._index.get_chunk(known)

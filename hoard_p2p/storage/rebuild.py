@@ -18,7 +18,7 @@ from typing import NamedTuple
 from hoard_p2p.errors import StoreFailed
 from hoard_p2p.interfaces import Extent, Place, SlabKind
 from hoard_p2p.storage import extents as chunks
-from hoard_p2p.storage import journal
+from hoard_p2p.storage import journal, keybook
 from hoard_p2p.storage.chronicle import Chronicle
 from hoard_p2p.storage.index import Index, Table
 from hoard_p2p.storage.layout import DataDir, sync_path
@@ -86,6 +86,7 @@ def rebuild(layout: DataDir, report: Report, *, threads: int | None = None) -> R
         found = [Found(name, path, path.stat().st_size) for path in slab_files(layout) if (name := parse_name(path))]
         _restore_names(index, layout, found, done)
         _restore_slabs(index, found, done, report, threads or os.cpu_count() or 1)
+        _restore_keys(index, layout)
         with index.read() as txn:
             done.chunks = txn.count(Table.CHUNKS)
     except OSError as error:
@@ -120,6 +121,13 @@ def _restore_slabs(index: Index, found: Sequence[Found], done: Rebuilt, report: 
         for checked in pool.map(lambda slab: _check(slab, meter.add), found):
             _restore_slab(index, checked, done)
     report(total, total)
+
+
+def _restore_keys(index: Index, layout: DataDir) -> None:
+    """What origin keys were found to be, where the bytes are here."""
+    for pairs in keybook.told(layout.keys):
+        with index.write() as txn:
+            keybook.restore(txn, pairs)
 
 
 def _check(slab: Found, add: Callable[[int], None]) -> Checked:

@@ -23,6 +23,7 @@ from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import WriterSettings
 from hoard_p2p.storage.healing import Healer
 from hoard_p2p.storage.index import Index, Table
+from hoard_p2p.storage.keybook import KeyBook, Pair
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lifetables import LifeTables
 from hoard_p2p.storage.lock import NodeLock
@@ -61,6 +62,8 @@ class Store:
         self._reader = StoreReader(self._index, data_dir, owns_index=False)
         undo.callback(self._reader.close)
         self.healer = self._healer = Healer(self._index, self._reader)
+        self.keybook = KeyBook(self._index, data_dir)
+        undo.callback(self.keybook.close)
         self.mender = Mender(self._index, data_dir, self.healer)
         trim(data_dir)
         self.room = Room(data_dir, self.capacity(), self.floor())
@@ -169,13 +172,15 @@ class Store:
     def give_back(self, size: int, taken: int = 0) -> None:
         self.room.turn(size, taken)
 
-    def commit(self, extents: Sequence[Extent]) -> None:
+    def commit(self, extents: Sequence[Extent], known: Sequence[Pair] = ()) -> None:
         """See SlabBroker. Also raises BadRequest or Refused if a slab is neither made nor continued in this start."""
         self.reclaimer.committed(extent.chunk_id for extent in extents)
         with self._index.write() as txn:
             for slab in {extent.slab for extent in extents} - self._continued:
                 chunks.own_slab(txn, slab, self.start_number)
             chunks.add_extents(txn, extents)
+            learned = self.keybook.learn(txn, known)
+        self.keybook.note(learned)
         self._healer.committed(extents)
 
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
@@ -217,6 +222,19 @@ class Store:
     def file_slab(self, file_key: bytes) -> FileSlab | None:
         """The slab of a large file and whether it is complete; None if none is known."""
         return self._reader.file_slab(file_key)
+
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        """What origin keys were found to be, None where that is not known here; other ids stay. One transaction."""
+        return self._reader.contents(ids)
+
+    def unknow(self, keys: Sequence[ChunkId]) -> None:
+        """Forget what these origin keys were found to be: it was wrong. Their chunks stay, as what they are."""
+        self.keybook.forget(keys)
+
+    def mend(self) -> int:
+        """Write anew what is damaged of the files that are neither slabs nor index; how many that were. Raises
+        StoreFailed."""
+        return self.recorder.mend() + self.keybook.mend()
 
     def quarantine(self, chunk_id: ChunkId, place: Place) -> bool:
         """Forget one place whose bytes are wrong; False if the index does not list it (any more). The chunk's next

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from hoard_p2p.errors import BadRequest, HoardError, StoreFailed
-from hoard_p2p.ids import Bytes, ChunkId
+from hoard_p2p.ids import HOLE, Bytes, ChunkId
 from hoard_p2p.interfaces import Extent, FileSink, Place, SlabBroker, SlabHandle, SlabKind
 from hoard_p2p.storage.allowance import Allowance
 from hoard_p2p.storage.claims import Claims
@@ -70,10 +70,33 @@ class ChunkWriter:
 
     def has(self, ids: Sequence[ChunkId]) -> list[bool]:
         """See ChunkSink. A chunk that another thread is just writing does not count: that write may yet fail."""
-        self._claim(ids)
-        pending = [self._groups.pending(chunk_id) for chunk_id in ids]  # first: what is committed later is in the index
-        places = self._reader.places(ids)
+        found = [content or HOLE for content in self.contents(ids)]
+        self._claim(found)
+        pending = [self._groups.pending(content) for content in found]  # first: what is committed later is in the index
+        places = self._reader.places(found)
         return [place is not None or waiting is not None for place, waiting in zip(places, pending)]
+
+    def know(self, key: ChunkId, content: ChunkId) -> None:
+        """The bytes of the piece that an origin key stands for have this id, and were put before this call. Durable
+        with the group at hand. If the key is known to be something else, that stays. Raises StoreFailed."""
+        self._groups.know(key, content)
+
+    def know_file(self, key: bytes, content_key: bytes) -> None:
+        """Two keys of one large file: over origin keys, and over the ids of its chunks. Its slab is found by both."""
+        self._groups.know(key, content_key)
+        with self._lock:
+            if content_key not in self._lingering and (sink := self._lingering.pop(key, None)) is not None:
+                self._lingering[content_key] = sink
+
+    def content(self, identifier: ChunkId) -> ChunkId | None:
+        """See LocalChunks; also what was told to `know` and is not in the index yet."""
+        return self.contents((identifier,))[0]
+
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        """`content` of each, with one look at the index."""
+        waiting = [self._groups.known(identifier) for identifier in ids]  # first: what is committed later is in it
+        listed = self._reader.contents(ids)
+        return [found if told is None else ChunkId(told) for told, found in zip(waiting, listed, strict=True)]
 
     def _claim(self, ids: Sequence[ChunkId]) -> None:
         if self._claims is not None:
@@ -85,7 +108,7 @@ class ChunkWriter:
 
     def pending(self, chunk_id: ChunkId) -> Place | None:
         """Where a chunk lies that was put and is not in the index yet: readable with `read_at` at once. None also for
-        one that is committed: look here first, then in the index."""
+        one that is committed: look here first, then in the index. For an origin key ask with its `content`."""
         return self._groups.pending(chunk_id)
 
     def put(self, chunk_id: ChunkId, data: Bytes) -> None:
@@ -167,6 +190,7 @@ class ChunkWriter:
 
         A slab that is put aside stays locked until what was put is committed. Who wants it back before that gets the
         same sink: a second one would find the lock taken, and begin another slab."""
+        file_key = self._groups.known(file_key) or self._reader.file_name(file_key)
         with self._lock:
             sink = self._lingering.pop(file_key, None) or self._leaving.pop(file_key, None)
             if sink is None or (sink.ended and not sink.revive()):

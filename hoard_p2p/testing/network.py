@@ -15,9 +15,10 @@ from typing import TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
-from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, short
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key, short
 from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import News, NodeId, Peer, Standing
+from hoard_p2p.transfer.intake import Named, believed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
@@ -41,8 +42,9 @@ class FileService:
     """A `PeerService` whose chunks lie one after the other in one file, and whose records are set by the test.
 
     `located` counts extents that were lent, `open_extents` those not yet released,
-    `sent` those that went out whole. Run i of any segment is the chunk i of `chunks`; streams carry those in
-    `unstored` as bytes. What is not there ends a stream with `feed_end`; `asks` are the questions that came.
+    `sent` those that went out whole. Run i of any segment is the chunk i of `chunks`, or has the origin key of
+    `keys[i]`; streams carry those in `unstored` as bytes. What is not there ends a stream with `feed_end`; `asks` are
+    the questions that came. `contents_of` tells what origin keys are.
     """
 
     me: Peer
@@ -71,6 +73,8 @@ class FileService:
     reachable: frozenset[NodeId] = frozenset()
     stood: list[Standing] = field(default_factory=list)
     unstored: dict[ChunkId, bytes] = field(default_factory=dict)
+    keys: dict[int, ChunkId] = field(default_factory=dict)
+    contents_of: dict[ChunkId, ChunkId] = field(default_factory=dict)
     feed_end: FeedEnd = NOBODY
     asks: list[tuple[SegmentAsk, float]] = field(default_factory=list)
     located: int = 0
@@ -86,6 +90,7 @@ class FileService:
                 self.runs.append(chunk_id(chunk))
                 self.places[self.runs[-1]] = (file.tell(), len(chunk))
                 file.write(chunk)
+        self.contents_of.update((key, self.runs[run]) for run, key in self.keys.items())
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -135,13 +140,19 @@ class FileService:
         return self.residencies.get(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> Located:
-        places = [self.places.get(one) for one in ids]
-        extents = [None if place is None else SendExtent(self._fd, *place) for place in places]
+        extents = [self._extent(one) for one in ids]
         with self._lock:
             lent = sum(extent is not None for extent in extents)
             self.located += lent
             self.open_extents += lent
         return extents
+
+    def _extent(self, wanted: ChunkId) -> SendExtent | None:
+        content = self.contents_of.get(wanted, wanted)
+        place = self.places.get(content)
+        if place is None:
+            return None
+        return SendExtent(self._fd, *place, content if is_origin_key(wanted) else b"")
 
     def release(self, extents: Sequence[SendExtent], sent: int) -> None:
         with self._lock:
@@ -160,8 +171,8 @@ class FileService:
     def _fed(self, index: int, run: int) -> Fed | None:
         wanted = self.runs[run] if run < len(self.runs) else ChunkId(bytes(32))
         if wanted in self.unstored:
-            return Fed(index, None, self.unstored[wanted])
-        extent = self.locate([wanted])[0]
+            return Fed(index, None, self.unstored[wanted], wanted if run in self.keys else b"")
+        extent = self.locate([self.keys.get(run, wanted)])[0]
         return None if extent is None else Fed(index, extent)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
@@ -222,8 +233,9 @@ class MemoryPeers:
     from it; a node that is not there does not answer. Streams end as `ends` says of the node; `asks` are the questions
     that came."""
 
-    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]]) -> None:
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]], named: Named = believed) -> None:
         self.holdings = holdings
+        self._named = named
         self.fetched: list[tuple[NodeId, ChunkId]] = []
         self.ends: dict[NodeId, FeedEnd] = {}
         self.asks: list[tuple[NodeId, SegmentAsk]] = []
@@ -240,8 +252,11 @@ class MemoryPeers:
             if data is None:
                 missing.append(index)
                 continue
-            if len(data) != length or chunk_id(data) != expected:
+            content = chunk_id(data)
+            if len(data) != length or (content != expected and not is_origin_key(expected)):
                 raise ChunkCorrupt(f"{peer.url} sent wrong bytes: chunk {short(expected)}")
+            if is_origin_key(expected):
+                self._named(peer, expected, content)
             self.fetched.append((peer.node_id, expected))
             deliver(index, memoryview(data))
         return missing

@@ -6,21 +6,21 @@ kernel to the buffer and nowhere else.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from random import random
 from typing import Self, TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, PeerBusy, PeerUnavailable
-from hoard_p2p.ids import ChunkId, chunk_id, short
 from hoard_p2p.interfaces import Gathering, SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
 from hoard_p2p.transfer.connection import Busy, Connection, Garbled, StaleConnection, settled
+from hoard_p2p.transfer.intake import Deliver, Intake, Named, Wanted, believed, content_of
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sessions import frames_mark
 from hoard_p2p.transfer.streams import encode_ask, receive_stream
-from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_ASKED, MAX_CHUNK
+from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_ASKED
 
 T = TypeVar("T")
 
@@ -28,6 +28,9 @@ BATCH_BYTES = 64 << 20
 BATCH_CHUNKS = 2048
 """One request asks for at most so much (never more than `wire.MAX_ASKED`). The next is sent before the answer to the
 first is read, so that it costs no round trip; at 64 KiB it fits into socket buffers while the peer is busy sending."""
+LENGTH_SIZE = 4
+"""Bytes of the length of a frame."""
+ABSENT = FRAME_MISSING.to_bytes(LENGTH_SIZE, "little")
 BUSY_PAUSES = (0.1, 0.3)
 """Seconds before a busy peer is asked again, half as much to one and a half times."""
 MOST_IDLE = 32
@@ -35,16 +38,22 @@ MOST_IDLE = 32
 IDLE_TIME = 60.0
 """Seconds that an unused connection is kept; the server would end it after 75."""
 
-Wanted = Sequence[tuple[ChunkId, int]]
-Deliver = Callable[[int, memoryview], None]
-
 
 class BulkClient:
     """An `interfaces.PeerChunks` and `PeerSegments` over HTTP with a pool of kept-alive sockets for each peer.
     Thread-safe."""
 
-    def __init__(self, *, idle_per_peer: int = 8, connect_timeout: float = 3.0, security: Security = OPEN) -> None:
+    def __init__(
+        self,
+        *,
+        idle_per_peer: int = 8,
+        connect_timeout: float = 3.0,
+        security: Security = OPEN,
+        named: Named = believed,
+    ) -> None:
+        """`named` is told what peers say that the pieces of origin keys are."""
         self._security = security
+        self._named = named
         self._idle_per_peer = idle_per_peer
         self._connect_timeout = connect_timeout
         self._lock = threading.Lock()
@@ -57,11 +66,12 @@ class BulkClient:
         that `deliver` takes does not count. What `deliver` raises passes through."""
         missing: list[int] = []
         if wanted:
+            intake = Intake(peer, wanted, deliver, self._named)
             with _gathered(deliver) as settle:
 
                 def exchange(connection: Connection) -> None:
                     connection.settle = settle
-                    _fetch_all(connection, wanted, deliver, missing)
+                    _fetch_all(connection, intake, missing)
 
                 self._use(peer, timeout, exchange)
         return missing
@@ -79,7 +89,7 @@ class BulkClient:
             connection.settle = settle
             connection.post("/v1/stream", encode_ask(asked, patience))
             connection.answer_in_chunks()
-            return receive_stream(connection, wanted[:MAX_ASKED], deliver)
+            return receive_stream(connection, Intake(peer, wanted[:MAX_ASKED], deliver, self._named))
 
         with _gathered(deliver) as settle:
             end = self._use(peer, patience + timeout, exchange)
@@ -221,15 +231,15 @@ def _gathered(deliver: Deliver) -> Iterator[Callable[[], None]]:
         deliver.settle()
 
 
-def _fetch_all(connection: Connection, wanted: Wanted, deliver: Deliver, missing: list[int]) -> None:
+def _fetch_all(connection: Connection, intake: Intake, missing: list[int]) -> None:
     """Ask for every batch, one request ahead of the answers."""
-    batches = list(_batches(wanted))
-    _request(connection, wanted, batches[0])
+    batches = list(_batches(intake.wanted))
+    _request(connection, intake.wanted, batches[0])
     for position, batch in enumerate(batches):
         body = connection.answer()
         if position + 1 < len(batches):
-            _request(connection, wanted, batches[position + 1])
-        _receive(connection, wanted, batch, deliver, body=body, missing=missing)
+            _request(connection, intake.wanted, batches[position + 1])
+        _receive(connection, intake, batch, body=body, missing=missing)
 
 
 def _batches(wanted: Wanted) -> Iterator[range]:
@@ -247,41 +257,38 @@ def _request(connection: Connection, wanted: Wanted, batch: range) -> None:
     connection.post("/v1/chunks", b"".join(wanted[index][0] for index in batch))
 
 
-def _receive(
-    connection: Connection, wanted: Wanted, batch: range, deliver: Deliver, *, body: int, missing: list[int]
-) -> None:
+def _receive(connection: Connection, intake: Intake, batch: range, *, body: int, missing: list[int]) -> None:
     """The frames of one answer whose body is `body` bytes long. Raises ChunkCorrupt, Garbled, OSError."""
-    most = sum(4 + wanted[index][1] for index in batch)
-    if not 4 * len(batch) <= body <= most:
+    most = sum(LENGTH_SIZE + intake.named_size(index, connection) + intake.length(index) for index in batch)
+    if not LENGTH_SIZE * len(batch) <= body <= most:
         raise Garbled(f"an answer of {body} bytes where at most {most} were asked for")
-    left = body
+    left, heads = body, bytearray()
     for index in batch:
-        expected, length = wanted[index]
-        data = _read_frame(connection, expected, length, left)
-        left -= 4
-        if data is None:
+        head = _read_head(connection, intake, index, left)
+        heads += head
+        left -= len(head)
+        if head == ABSENT:
             missing.append(index)
             continue
-        left -= length
-        if chunk_id(data) != expected:
-            raise ChunkCorrupt(f"chunk {short(expected)} of {length} bytes has other bytes")
-        deliver(index, data)
+        data = _read(connection, intake.length(index), left)
+        left -= len(data)
+        intake.take(index, content_of(connection, index - batch.start, head[LENGTH_SIZE:]), data)
     if left:
         raise Garbled(f"{left} bytes follow the last chunk")
-    absent = set(missing)
-    connection.check_body(frames_mark(FRAME_MISSING if index in absent else wanted[index][1] for index in batch))
+    connection.check_body(frames_mark(heads))
 
 
-def _read_frame(connection: Connection, expected: ChunkId, length: int, left: int) -> memoryview | None:
-    """The bytes of the next frame, which should be `length` bytes of chunk `expected`; None if the peer does not have
-    it. `left` bytes of the answer remain."""
-    if left < 4:
-        raise Garbled("the answer ends before its last chunk")
-    claimed = int.from_bytes(connection.read(4), "little")
-    if claimed == FRAME_MISSING:
-        return None
-    if claimed != length or length > MAX_CHUNK:
-        raise ChunkCorrupt(f"chunk {short(expected)} of {length} bytes was sent as {claimed} bytes")
-    if left < 4 + length:
-        raise Garbled(f"the answer ends inside chunk {short(expected)} of {length} bytes")
-    return connection.read(length)
+def _read_head(connection: Connection, intake: Intake, index: int, left: int) -> bytes:
+    """What is before the bytes of the next frame, which should be those of chunk `index`: their length, and what names
+    (and proves) the content of an origin key; `ABSENT` if the peer does not have it. `left` bytes remain."""
+    length = bytes(_read(connection, LENGTH_SIZE, left))
+    if length == ABSENT:
+        return length
+    intake.check_length(index, int.from_bytes(length, "little"))
+    return length + bytes(_read(connection, intake.named_size(index, connection), left - LENGTH_SIZE))
+
+
+def _read(connection: Connection, count: int, left: int) -> memoryview:
+    if count > left:
+        raise Garbled("the answer ends before its last chunk does")
+    return connection.read(count)

@@ -166,7 +166,7 @@ class Connection:
 
     @property
     def seal_size(self) -> int:
-        """How many bytes prove the end of a stream here."""
+        """How many bytes prove the end of a stream here, and what a frame names."""
         return 0 if self._session is None else sessions.MAC_SIZE
 
     def check_end(self, digest: bytes, seal: bytes) -> None:
@@ -174,6 +174,14 @@ class Connection:
         try:
             if self._session is not None:
                 self._session.check_end(digest, seal)
+        except Unproven as error:
+            raise Garbled(str(error)) from error
+
+    def check_named(self, at: int, content: bytes, proof: bytes) -> None:
+        """A frame names this content for the id or run `at` of the question. Raises Garbled."""
+        try:
+            if self._session is not None:
+                self._session.check_named(at, content, proof)
         except Unproven as error:
             raise Garbled(str(error)) from error
 

@@ -6,25 +6,24 @@ from typing import TypeAlias
 
 from blake3 import blake3
 
-from hoard_p2p.transfer.sending import Body, Sending
+from hoard_p2p.transfer.sending import Body, Prove, Sending, named
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
-from hoard_p2p.transfer.sessions import Admitted
+from hoard_p2p.transfer.sessions import Admitted, prover
 from hoard_p2p.transfer.streams import CANNOT, FRAME, LAST, MAX_REASON, PENDING
 
 Item: TypeAlias = "Sequence[Fed] | FeedEnd"
 Release: TypeAlias = "Callable[[Sequence[SendExtent], int], None]"
 
 
-def fed_frames(chunks: Sequence[Fed]) -> Sending:
-    """Chunks as frames in one HTTP chunk."""
-    lengths = [_length(fed) for fed in chunks]
-    whole = FRAME.size * len(chunks) + sum(lengths)
+def fed_frames(chunks: Sequence[Fed], heads: Sequence[bytes]) -> Sending:
+    """Chunks as frames in one HTTP chunk; `heads` are before their bytes."""
+    whole = sum(map(len, heads)) + sum(map(_length, chunks))
     before = b"%x\r\n" % whole
 
     def head(index: int) -> bytes:
         if index == len(chunks):
             return b"\r\n"
-        frame = FRAME.pack(chunks[index].asked, lengths[index]) + chunks[index].data
+        frame = heads[index] + chunks[index].data
         return before + frame if index == 0 else frame
 
     return Sending([*(fed.extent for fed in chunks), None], head, len(before) + whole + 2)
@@ -43,6 +42,11 @@ def _length(fed: Fed) -> int:
     return len(fed.data) if fed.extent is None else fed.extent.length
 
 
+def _head(fed: Fed, prove: Prove) -> bytes:
+    content = fed.content if fed.extent is None else fed.extent.content
+    return FRAME.pack(fed.asked, _length(fed)) + named(fed.asked, content, prove)
+
+
 class Feed:
     """One answer: what a service feeds, until its end."""
 
@@ -52,6 +56,7 @@ class Feed:
         """`longest`: seconds in which the next item comes, or something is wrong. `admitted`: the request, where there
         is a key."""
         self._admitted = admitted
+        self._prove = prover(admitted)
         self._heads = blake3()
         self._items = items
         self._release = release
@@ -85,8 +90,9 @@ class Feed:
             return await anext(self._items, FeedEnd(False))
 
     async def _send_chunks(self, chunks: Sequence[Fed], body: Body) -> None:
-        sending = fed_frames(chunks)
-        self._heads.update(b"".join(FRAME.pack(fed.asked, _length(fed)) for fed in chunks))
+        heads = [_head(fed, self._prove) for fed in chunks]
+        sending = fed_frames(chunks, heads)
+        self._heads.update(b"".join(heads))
         try:
             if chunks:
                 await body.write(sending)

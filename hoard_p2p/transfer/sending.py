@@ -12,13 +12,13 @@ import select
 import socket
 import struct
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -26,13 +26,14 @@ from aiohttp.abc import AbstractStreamWriter
 from hoard_p2p.errors import Corrupt
 from hoard_p2p.transfer.pace import LONGEST_TURN, Pace
 from hoard_p2p.transfer.service import Located, SendExtent
-from hoard_p2p.transfer.sessions import frames_mark
 from hoard_p2p.transfer.sessions_server import Marked
 from hoard_p2p.transfer.wire import FRAME_MISSING
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Prove: TypeAlias = "Callable[[int, bytes], bytes]"
+"""What proves a content id, by which of the ids or runs asked for it belongs to (`sessions.Admitted.prove`)."""
 
 SMALL = 64 << 10
 """Frames below it are read and sent together: a system call or two each is dearer than the copy."""
@@ -99,7 +100,7 @@ class Sending:
         if self._pending:
             data, self._pending = bytes(self._pending[:most]), self._pending[most:]
         else:
-            fd, offset, length = self._file
+            fd, offset, length, _ = self._file
             data = _read(SendExtent(fd, offset, min(length, most)))
             self._file = SendExtent(fd, offset + len(data), length - len(data))
         self.sent += len(data)
@@ -111,7 +112,7 @@ class Sending:
             count = to.send(self._pending[:most], more)
             self._pending = self._pending[count:]
         else:
-            fd, offset, length = self._file
+            fd, offset, length, _ = self._file
             count = os.sendfile(to.fileno(), fd, offset, min(length, most))
             if not count:
                 raise Corrupt(f"a slab ends at {offset}, {length} bytes before the end of a chunk in it")
@@ -137,20 +138,26 @@ class Sending:
         return bool(batch) or file_bytes > 0
 
 
-def chunk_frames(located: Located) -> Sending:
-    """The answer to a request for chunks, in the order asked: a u32 little-endian length and as many bytes each; the
-    length `FRAME_MISSING` stands for an absent chunk."""
-
-    def head(index: int) -> bytes:
-        extent = located[index]
-        return (FRAME_MISSING if extent is None else extent.length).to_bytes(4, "little")
-
-    return Sending(located, head, 4 * len(located) + sum(extent.length for extent in located if extent is not None))
+def chunk_frames(located: Located, heads: Sequence[bytes]) -> Sending:
+    """The answer to a request for chunks, in the order asked: what `chunk_heads` says, and the bytes of each."""
+    size = sum(map(len, heads)) + sum(extent.length for extent in located if extent is not None)
+    return Sending(located, heads.__getitem__, size)
 
 
-def chunk_mark(located: Located) -> str:
-    """The mark of such an answer, for the proof of its head (`transfer.sessions`)."""
-    return frames_mark(FRAME_MISSING if extent is None else extent.length for extent in located)
+def chunk_heads(located: Located, prove: Prove) -> list[bytes]:
+    """What is before the bytes of each chunk: a u32 little-endian length, and for an origin key the content id and what
+    proves it. The length `FRAME_MISSING` stands for an absent chunk. The mark of the answer covers them."""
+    return [
+        FRAME_MISSING.to_bytes(4, "little")
+        if extent is None
+        else extent.length.to_bytes(4, "little") + named(at, extent.content, prove)
+        for at, extent in enumerate(located)
+    ]
+
+
+def named(at: int, content: bytes, prove: Prove) -> bytes:
+    """What names a content id before its bytes; nothing for a chunk that was asked for by its id."""
+    return content + prove(at, content) if content else b""
 
 
 def _read(extent: SendExtent) -> bytes:

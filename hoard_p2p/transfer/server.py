@@ -22,9 +22,10 @@ from hoard_p2p.transfer.feeding import Feed
 from hoard_p2p.transfer.guard import Guard, Handler, Limits, Turns, admission, http_log, quieten, read_body, send, timed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.pace import Pace
-from hoard_p2p.transfer.sending import Means, answer, chunk_frames, chunk_mark
+from hoard_p2p.transfer.sending import Means, answer, chunk_frames, chunk_heads
 from hoard_p2p.transfer.service import Located, PeerService
 from hoard_p2p.transfer.sessions import PATH as SESSION_PATH
+from hoard_p2p.transfer.sessions import frames_mark, prover
 from hoard_p2p.transfer.sessions_server import Sentry
 from hoard_p2p.transfer.streams import MAX_ASK, decode_ask
 
@@ -285,9 +286,10 @@ class Endpoints:
         ids = [ChunkId(body[start : start + ID_SIZE]) for start in range(0, len(body), ID_SIZE)]
         async with self._sends.turn():
             located = await self._located(ids)
-            sending = chunk_frames(located)
+            heads = chunk_heads(located, prover(admission(request)))
+            sending = chunk_frames(located, heads)
             try:
-                mark = partial(chunk_mark, located)
+                mark = partial(frames_mark, b"".join(heads))
                 return await answer(
                     request, lambda body: body.write(sending), self._means, length=sending.size, mark=mark
                 )

@@ -15,11 +15,13 @@ from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
 
 class SendExtent(NamedTuple):
     """Where a chunk's bytes lie, open for reading. `fd` stays valid until the extent is given to `release`; the server
-    reads it with `pread` and `sendfile` only, so several extents may share one descriptor."""
+    reads it with `pread` and `sendfile` only, so several extents may share one descriptor. `content`: the content id,
+    if it was asked for by an origin key; else empty."""
 
     fd: int
     offset: int
     length: int
+    content: bytes = b""
 
 
 Located: TypeAlias = Sequence[SendExtent | None]
@@ -28,11 +30,12 @@ Located: TypeAlias = Sequence[SendExtent | None]
 
 class Fed(NamedTuple):
     """One chunk of a stream: that of `ask.runs[asked]`. `extent` None: it could not be stored (or is
-    empty), and `data` has its bytes."""
+    empty), and `data` has its bytes, and `content` is as in an extent."""
 
     asked: int
     extent: SendExtent | None
     data: bytes = b""
+    content: bytes = b""
 
 
 class FeedEnd(NamedTuple):
@@ -104,7 +107,8 @@ class PeerService(Protocol):
         ...
 
     def locate(self, ids: Sequence[ChunkId]) -> Located:
-        """Blocking; called from several threads. Every extent is given back to `release` exactly once."""
+        """Blocking; called from several threads. Every extent is given back to `release` exactly once. An origin key is
+        located if it is known here what its piece is: then the extent has the content id."""
         ...
 
     def release(self, extents: Sequence[SendExtent], sent: int) -> None:

@@ -9,7 +9,7 @@ clocks and no memory of old numbers are needed. docs/wire.md, "Sessions", has th
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -144,6 +144,11 @@ class Session:
         if not hmac.compare_digest(seal, _seal(self._secret, self._session, self._answered - 1, digest)):
             raise Unproven("an answer that was changed on the way, or ends early")
 
+    def check_named(self, at: int, content: bytes, proof: bytes) -> None:
+        """A frame said what the piece of the id or run `at` of the question is. Raises Unproven."""
+        if not hmac.compare_digest(proof, _named(self._secret, self._session, self._answered - 1, at, content)):
+            raise Unproven("an answer whose content was changed on the way")
+
     def check_whole(self, proof: str, status: int, kind: str, body: Bytes) -> None:
         """The same for an answer that is here whole. Raises Unproven."""
         if self.check(proof, status, kind) != blake3(body).hexdigest():
@@ -184,6 +189,11 @@ class Admitted:
         """What ends a self-proving body: it covers what of it is proven by nothing else."""
         return _seal(self.secret, self.session, self.number, digest)
 
+    def prove(self, at: int, content: bytes) -> bytes:
+        """What proves, before the end of the answer, what the piece of the id or run `at` of the question is: nothing
+        else does, for its bytes match any content id that comes with them."""
+        return _named(self.secret, self.session, self.number, at, content)
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -205,6 +215,11 @@ class Claim:
         return hmac.compare_digest(mac, self.mac) and self.number == held.next
 
 
+def prover(admitted: Admitted | None) -> Callable[[int, bytes], bytes]:
+    """`Admitted.prove` of a request, or nothing where there is no key."""
+    return (lambda at, content: b"") if admitted is None else admitted.prove
+
+
 def refusal(status: int) -> str:
     """Why there is no session, for people, by the status of the answer to an offer."""
     if status == STAY_OUT:
@@ -212,9 +227,10 @@ def refusal(status: int) -> str:
     return f"it grants no session (status {status}): a node of an older version, or no node"
 
 
-def frames_mark(lengths: Iterable[int]) -> str:
-    """The mark of an answer of chunks: it covers which frames there are, the chunks in them are proven by their ids."""
-    return blake3(b"".join(length.to_bytes(4, "little") for length in lengths)).hexdigest()
+def frames_mark(heads: bytes | bytearray) -> str:
+    """The mark of an answer of chunks: it covers what is before the bytes of each frame, one after the other. The bytes
+    are proven by their ids."""
+    return blake3(heads).hexdigest()
 
 
 def _request(session: bytes, number: int, method: str, path: str) -> tuple[bytes, ...]:
@@ -227,6 +243,10 @@ def _answer(session: bytes, number: int, status: int, kind: str) -> tuple[bytes,
 
 def _seal(secret: bytes, session: bytes, number: int, digest: bytes) -> bytes:
     return _mac(secret, b"end", session, number.to_bytes(8, "little"), digest)
+
+
+def _named(secret: bytes, session: bytes, number: int, at: int, content: bytes) -> bytes:
+    return _mac(secret, b"piece", session, number.to_bytes(8, "little"), at.to_bytes(4, "little"), content)
 
 
 def _mac(secret: bytes, *parts: bytes) -> bytes:

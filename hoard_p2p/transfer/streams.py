@@ -1,20 +1,21 @@
 """Streams of chunks, `POST /v1/stream`, as the asker sees them: the question, and the frames of the answer (wire.md).
 
-A frame is u32 index, u32 length, and the chunk; all little-endian. The index counts the runs asked for. The last frame
+A frame is u32 index, u32 length, and the chunk; where the run has an origin key the content id is before the chunk, and
+in a session what proves that. Numbers are little-endian. The index counts the runs asked for. The last frame
 has the index `LAST`, instead of a length how it ended, and behind it a reason, to the end of its HTTP chunk. An HTTP
 chunk holds whole frames.
 """
 
 import struct
-from collections.abc import Callable, Sequence
 
 from blake3 import blake3
 
-from hoard_p2p.errors import BadRequest, ChunkCorrupt
-from hoard_p2p.ids import ID_SIZE, ChunkId, SnapshotId, chunk_id, short
+from hoard_p2p.errors import BadRequest
+from hoard_p2p.ids import ID_SIZE, SnapshotId
 from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
 from hoard_p2p.transfer.connection import Connection, Garbled
-from hoard_p2p.transfer.wire import MAX_ASKED, MAX_CHUNK, shown
+from hoard_p2p.transfer.intake import Intake, content_of
+from hoard_p2p.transfer.wire import MAX_ASKED, shown
 
 _HEAD = struct.Struct(f"<{ID_SIZE}sIBBH")
 """Before the runs of a question: snapshot, segment, mode, hops, patience in ms."""
@@ -50,11 +51,9 @@ def decode_ask(body: bytes) -> tuple[SegmentAsk, float]:
     return SegmentAsk(SnapshotId(snapshot), segment, _MODES[mode], hops, runs), milliseconds / 1000
 
 
-def receive_stream(
-    connection: Connection, wanted: Sequence[tuple[ChunkId, int]], deliver: Callable[[int, memoryview], None]
-) -> StreamEnd:
+def receive_stream(connection: Connection, intake: Intake) -> StreamEnd:
     """Read the body of an answer whose head was read. Raises ChunkCorrupt, Garbled, OSError."""
-    outstanding = dict.fromkeys(range(len(wanted)))
+    outstanding = dict.fromkeys(range(len(intake.wanted)))
     end: tuple[bool, str] | None = None
     heads = blake3()
     while left := connection.chunk_size():
@@ -72,13 +71,9 @@ def receive_stream(
                 continue
             if index not in outstanding:
                 raise Garbled(f"chunk {index} was not asked for, or came already")
-            _check_length(wanted[index], length)
-            data = _read(connection, length, left)
-            left -= length
-            _check_bytes(wanted[index], data)
             del outstanding[index]
-            connection.progressed()
-            deliver(index, data)
+            intake.check_length(index, length)
+            left -= _receive_chunk(connection, intake, index, left, heads)
         connection.end_chunk()
     connection.end_chunk()
     if end is None:
@@ -86,20 +81,20 @@ def receive_stream(
     return StreamEnd(list(outstanding), *end)
 
 
+def _receive_chunk(connection: Connection, intake: Intake, index: int, left: int, heads: blake3) -> int:
+    """What is behind the first bytes of a frame, whose length is right; returns how many bytes that were."""
+    named = bytes(_read(connection, intake.named_size(index, connection), left))
+    heads.update(named)
+    data = _read(connection, intake.length(index), left - len(named))
+    connection.progressed()
+    intake.take(index, content_of(connection, index, named), data)
+    return len(named) + len(data)
+
+
 def _read(connection: Connection, count: int, left: int) -> memoryview:
     if count > left:
         raise Garbled("an HTTP chunk ends inside a frame")
     return connection.read(count)
-
-
-def _check_length(wanted: tuple[ChunkId, int], claimed: int) -> None:
-    if claimed != wanted[1] or claimed > MAX_CHUNK:
-        raise ChunkCorrupt(f"chunk {short(wanted[0])} of {wanted[1]} bytes was sent as {claimed} bytes")
-
-
-def _check_bytes(wanted: tuple[ChunkId, int], data: memoryview) -> None:
-    if chunk_id(data) != wanted[0]:
-        raise ChunkCorrupt(f"chunk {short(wanted[0])} of {wanted[1]} bytes has other bytes")
 
 
 def _reason(connection: Connection, left: int, heads: blake3) -> bytes | None:

@@ -68,11 +68,13 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class AdoptRequest:
-    """A home is asked to pull `segments` of `snapshot` from the node `source`, and to keep them."""
+    """A home is asked to pull `segments` of `snapshot` from the node `source`, and to keep them. `origin`: the URL that
+    it is being published from, if it is: the home reads there if it may, and gets ready to if there are no segments."""
 
     snapshot: SnapshotId
     segments: tuple[int, ...]
     source: NodeId
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +145,12 @@ def encode_residency(residency: Residency) -> bytes:
 
 
 def encode_adopt_request(request: AdoptRequest) -> bytes:
-    return encode(
-        {"snapshot": request.snapshot.hex(), "segments": list(request.segments), "source": request.source.hex()}
-    )
+    told: Record = {
+        "snapshot": request.snapshot.hex(),
+        "segments": list(request.segments),
+        "source": request.source.hex(),
+    }
+    return encode({**told, "origin": request.origin} if request.origin else told)
 
 
 def encode_adopt_reply(reply: AdoptReply) -> bytes:
@@ -209,7 +214,8 @@ def decode_residency(body: bytes) -> Residency:
 
 def decode_adopt_request(body: bytes) -> AdoptRequest:
     fields = Fields.parse(body)
-    return AdoptRequest(fields.snapshot("snapshot"), fields.segments("segments"), fields.node("source"))
+    origin = fields.line("origin", MAX_MESSAGE) if fields.has("origin") else ""
+    return AdoptRequest(fields.snapshot("snapshot"), fields.segments("segments"), fields.node("source"), origin)
 
 
 def decode_adopt_reply(body: bytes) -> AdoptReply:

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
-from hoard_p2p.ids import ChunkId, chunk_id
+from hoard_p2p.ids import ChunkId, chunk_id, origin_key, short
 from hoard_p2p.interfaces import PeerChunks
-from hoard_p2p.peer import Peer
+from hoard_p2p.peer import NodeId, Peer
 from hoard_p2p.testing.network import FileService, MemoryPeers, a_peer, serving
 from hoard_p2p.testing.secured import encrypted, keyed
 from hoard_p2p.transfer.bulk import BulkClient
@@ -21,14 +21,24 @@ from hoard_p2p.transfer.keys import OPEN, Security
 SIZES = [0, 1, 4, 1000, 65535, 65536, 65537, 110_000, 1 << 20, (4 << 20) + 20_000, 9 << 20]
 
 
+UNKNOWN = origin_key(b"bucket/unknown", b"1", 0, 15)
+
+
+def key_of(index: int) -> ChunkId:
+    """The origin key under which a peer has chunk `index`, too."""
+    return origin_key(b"bucket/%d" % index, b"1", 0, 1)
+
+
 @dataclass
 class Case:
-    """A client, a peer that has `chunks`, and one that does not answer."""
+    """A client, a peer that has `chunks`, and one that does not answer. `names` is what peers named for keys, all of
+    which is believed but for `refused`."""
 
     client: PeerChunks
     peer: Peer
     absent: Peer
     chunks: list[bytes]
+    names: "Names"
 
     def wanted(self) -> list[tuple[ChunkId, int]]:
         return [(chunk_id(data), len(data)) for data in self.chunks]
@@ -37,6 +47,19 @@ class Case:
         got: dict[int, bytes] = {}
         missing = self.client.fetch(self.peer, wanted, lambda index, data: got.update({index: bytes(data)}), timeout=10)
         return got, missing
+
+
+class Names:
+    """Takes note of what is named, and does not believe what a test says."""
+
+    def __init__(self) -> None:
+        self.told: dict[ChunkId, tuple[NodeId, ChunkId]] = {}
+        self.refused: set[ChunkId] = set()
+
+    def __call__(self, peer: Peer, key: ChunkId, content: ChunkId) -> None:
+        self.told[key] = (peer.node_id, content)
+        if key in self.refused:
+            raise ChunkCorrupt(f"key {short(key)} is something else")
 
 
 class Gatherer:
@@ -61,17 +84,20 @@ class Gatherer:
 
 
 def memory_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
-    held = {chunk_id(data): data for data in chunks}
-    return Case(MemoryPeers({a_peer(1).node_id: held}), a_peer(1), a_peer(2), chunks)
+    held = {chunk_id(data): data for data in chunks} | {key_of(index): data for index, data in enumerate(chunks)}
+    names = Names()
+    return Case(MemoryPeers({a_peer(1).node_id: held}, names), a_peer(1), a_peer(2), chunks, names)
 
 
 def http_case(
     stack: ExitStack, chunks: list[bytes], tmp_path: Path, server: Security = OPEN, client: Security = OPEN
 ) -> Case:
-    service = FileService(a_peer(1), tmp_path / "slab", chunks)
+    keys, names = {index: key_of(index) for index in range(len(chunks))}, Names()
+    service = FileService(a_peer(1), tmp_path / "slab", chunks, keys=keys)
     stack.callback(service.close)
     port = stack.enter_context(serving(service, security=server))
-    return Case(stack.enter_context(BulkClient(security=client)), a_peer(1, port=port), a_peer(2, port=1), chunks)
+    bulk = stack.enter_context(BulkClient(security=client, named=names))
+    return Case(bulk, a_peer(1, port=port), a_peer(2, port=1), chunks, names)
 
 
 def keyed_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
@@ -163,3 +189,28 @@ def test_who_gathers_finds_every_chunk_right_when_it_settles(case: Case) -> None
     gatherer = Gatherer()
     assert case.client.fetch(case.peer, case.wanted(), gatherer, timeout=10) == []
     assert gatherer.got == dict(enumerate(case.chunks))
+
+
+def test_pieces_arrive_by_their_origin_keys_and_the_peer_names_what_they_are(case: Case) -> None:
+    data = case.chunks
+    wanted = [(UNKNOWN, 15), *((key_of(at), len(data[at])) for at in range(3000)), (chunk_id(data[5]), len(data[5]))]
+    got, missing = case.fetch(wanted)
+    assert missing == [0]
+    assert [got[index] for index in range(1, len(wanted))] == [*data[:3000], data[5]]
+    assert case.names.told == {key_of(at): (case.peer.node_id, chunk_id(data[at])) for at in range(3000)}
+
+
+def test_a_piece_of_another_length_than_expected_is_corrupt(case: Case) -> None:
+    with pytest.raises(ChunkCorrupt):
+        case.fetch([(key_of(4), len(case.chunks[4]) + 1)])
+    assert case.names.told == {}
+
+
+def test_a_name_that_is_not_believed_makes_the_bytes_wrong_and_they_are_not_delivered(case: Case) -> None:
+    case.names.refused.add(key_of(4))
+    got: list[int] = []
+    wanted = [(key_of(at), len(case.chunks[at])) for at in (3, 4, 5)]
+    with pytest.raises(ChunkCorrupt, match="something else"):
+        case.client.fetch(case.peer, wanted, lambda index, data: got.append(index), timeout=10)
+    assert got == [0]
+    assert case.fetch(wanted[:1])[1] == []

@@ -17,10 +17,13 @@ from hoard_p2p.testing.secured import encrypted, keyed
 from hoard_p2p.transfer.bulk import BulkClient
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.service import FeedEnd
+from tests.contract.test_transfer_peer_chunks import Names, key_of
 
 SIZES = [0, 1, 4, 1000, 65535, 65536, 65537, 110_000, 1 << 20, (4 << 20) + 20_000, 9 << 20]
 NOWHERE = 1 << 20
 """A run that no peer has."""
+KEYED = range(2, 60)
+"""Runs that have origin keys."""
 SOON = FeedEnd(True, "the reader is on it")
 
 
@@ -34,10 +37,14 @@ class Case:
     chunks: list[bytes]
     asks: Callable[[], list[SegmentAsk]]
     ends_with: Callable[[FeedEnd], None]
+    names: Names
 
     def wanted(self, runs: list[int]) -> list[tuple[ChunkId, int]]:
         nowhere = (chunk_id(b"nobody has this"), 15)
-        return [nowhere if run == NOWHERE else (chunk_id(self.chunks[run]), len(self.chunks[run])) for run in runs]
+        return [nowhere if run == NOWHERE else (self.id_of(run), len(self.chunks[run])) for run in runs]
+
+    def id_of(self, run: int) -> ChunkId:
+        return key_of(run) if run in KEYED else chunk_id(self.chunks[run])
 
     def stream(self, runs: list[int]) -> tuple[dict[int, bytes], StreamEnd]:
         got: dict[int, bytes] = {}
@@ -57,28 +64,31 @@ def an_ask(runs: list[int]) -> SegmentAsk:
 
 
 def memory_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
-    peers = MemoryPeers({a_peer(1).node_id: {chunk_id(data): data for data in chunks}})
+    held = {chunk_id(data): data for data in chunks} | {key_of(run): chunks[run] for run in KEYED}
+    names = Names()
+    peers = MemoryPeers({a_peer(1).node_id: held}, names)
 
     def ends_with(end: FeedEnd) -> None:
         peers.ends[a_peer(1).node_id] = end
 
-    return Case(peers, a_peer(1), a_peer(2), chunks, lambda: [ask for _, ask in peers.asks], ends_with)
+    return Case(peers, a_peer(1), a_peer(2), chunks, lambda: [ask for _, ask in peers.asks], ends_with, names)
 
 
 def http_case(
     stack: ExitStack, chunks: list[bytes], tmp_path: Path, server: Security = OPEN, client: Security = OPEN
 ) -> Case:
     unstored = {chunk_id(chunks[index]): chunks[index] for index in (0, 5, 9)}
-    service = FileService(a_peer(1), tmp_path / "slab", chunks, unstored=unstored)
+    keys, names = {run: key_of(run) for run in KEYED}, Names()
+    service = FileService(a_peer(1), tmp_path / "slab", chunks, unstored=unstored, keys=keys)
     stack.callback(service.close)
     port = stack.enter_context(serving(service, security=server))
 
     def ends_with(end: FeedEnd) -> None:
         service.feed_end = end
 
-    bulk = stack.enter_context(BulkClient(security=client))
+    bulk = stack.enter_context(BulkClient(security=client, named=names))
     peer = a_peer(1, port=port)
-    return Case(bulk, peer, a_peer(2, port=1), chunks, lambda: [ask for ask, _ in service.asks], ends_with)
+    return Case(bulk, peer, a_peer(2, port=1), chunks, lambda: [ask for ask, _ in service.asks], ends_with, names)
 
 
 def keyed_case(stack: ExitStack, chunks: list[bytes], tmp_path: Path) -> Case:
@@ -105,6 +115,7 @@ def test_every_chunk_arrives_whole_and_the_question_as_it_was_put(case: Case) ->
     got, end = case.stream(runs)
     assert end == StreamEnd([], False, "")
     assert [got[index] for index in range(len(runs))] == case.chunks[::-1]
+    assert case.names.told == {key_of(run): (case.peer.node_id, chunk_id(case.chunks[run])) for run in KEYED}
     assert case.asks() == [an_ask(runs)]
 
 
@@ -151,3 +162,18 @@ def test_what_deliver_raises_passes_through_and_the_client_stays_usable(case: Ca
 def test_streams_follow_each_other(case: Case) -> None:
     for run in (10, 2, 2000):
         assert case.stream([run]) == ({0: case.chunks[run]}, StreamEnd([], False, ""))
+
+
+def test_a_name_that_is_not_believed_makes_the_bytes_wrong_and_they_are_not_delivered(case: Case) -> None:
+    case.names.refused.add(key_of(8))
+    got: list[int] = []
+    with pytest.raises(ChunkCorrupt, match="something else"):
+        case.client.stream(
+            case.peer,
+            an_ask([7, 8, 10]),
+            case.wanted([7, 8, 10]),
+            lambda index, data: got.append(index),
+            patience=0.1,
+            timeout=10,
+        )
+    assert 1 not in got

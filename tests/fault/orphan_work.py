@@ -56,7 +56,7 @@ class SocketBroker:
     def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
         return self.new_slab(SlabKind.FILE, size)
 
-    def commit(self, extents: Sequence[Extent]) -> None:
+    def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self._call("commit", [[*extent[:3], extent.chunk_id.hex()] for extent in extents])
         self.committed += extents
 

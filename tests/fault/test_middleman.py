@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
-from hoard_p2p.ids import SnapshotId, chunk_id
+from hoard_p2p.ids import SnapshotId, chunk_id, origin_key
 from hoard_p2p.interfaces import AskMode, SegmentAsk
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import FileService, a_peer, serving
@@ -157,6 +157,50 @@ def test_no_flipped_bit_of_a_stream_is_believed(middle: Middleman, service: File
             spoiled += 1
         assert all(CHUNKS[index] == data for index, data in got.items())
     assert spoiled > 20
+
+
+KEYS = [origin_key(b"bucket/%d" % at, b"1", 0, 3000) for at in range(4)]
+FORGED = Random(99).randbytes(3000)
+
+
+def forged(message: bytes) -> list[bytes]:
+    """Other bytes for the first piece, under the content id that they have."""
+    return [message.replace(chunk_id(CHUNKS[0]), chunk_id(FORGED)).replace(CHUNKS[0], FORGED)]
+
+
+def swapped(message: bytes) -> list[bytes]:
+    """Two pieces of one answer in each other's place, with what proves them."""
+    frames = []
+    for data in CHUNKS[:2]:
+        at = message.find(chunk_id(data))
+        frames.append(message[at : at + 64 + 3000])
+    if any(len(frame) != 64 + 3000 for frame in frames):
+        return [message]
+    return [message.replace(frames[0], b"?").replace(frames[1], frames[0]).replace(b"?", frames[1], 1)]
+
+
+@pytest.mark.parametrize("change", [forged, swapped])
+def test_what_a_piece_is_said_to_be_is_proven_before_it_is_delivered(
+    middle: Middleman, service: FileService, change: Callable[[bytes], list[bytes]]
+) -> None:
+    service.contents_of.update(zip(KEYS, service.runs, strict=True))
+    service.keys.update(enumerate(KEYS))
+    wanted, got = [(key, 3000) for key in KEYS], dict[int, bytes]()
+
+    def deliver(index: int, data: memoryview) -> None:
+        got[index] = bytes(data)
+
+    with BulkClient(security=keyed(2)) as client:
+        peer = a_peer(1, port=middle.port)
+        assert client.fetch(peer, wanted, deliver, timeout=5) == []
+        assert got == dict(enumerate(CHUNKS))
+        middle.to_client = change
+        got.clear()
+        with pytest.raises(PeerUnavailable, match="changed on the way"):
+            client.fetch(peer, wanted, deliver, timeout=5)
+        with pytest.raises(PeerUnavailable, match="changed on the way"):
+            client.stream(peer, ASK, wanted, deliver, patience=0.1, timeout=5)
+    assert got == {}
 
 
 def test_a_stream_that_loses_a_frame_on_the_way_is_noticed(middle: Middleman, service: FileService) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hoard_p2p.errors import ChunkCorrupt, HoardError, PeerUnavailable
-from hoard_p2p.ids import ChunkId, chunk_id
+from hoard_p2p.ids import ChunkId, chunk_id, origin_key
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer.bulk import BulkClient
@@ -75,6 +75,37 @@ def test_a_frame_of_another_length_is_corrupt_before_its_bytes_are_read(claimed:
         got, error = fetch(client, peer)
     assert got == {}
     assert isinstance(error, ChunkCorrupt)
+
+
+KEY = origin_key(b"bucket/object", b"1", 0, len(GOOD))
+
+
+def piece(data: bytes, content: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + content + data
+
+
+LIES = {
+    "other bytes than named": piece(OTHER, chunk_id(GOOD)),
+    "the key itself as content": piece(GOOD, KEY),
+    "no content": piece(GOOD, bytes(32)),
+    "another length": piece(GOOD[:-1], chunk_id(GOOD[:-1])),
+}
+
+
+@pytest.mark.parametrize("body", LIES.values(), ids=LIES.keys())
+def test_bytes_of_a_piece_that_are_not_what_the_peer_named_are_corrupt_and_never_delivered(body: bytes) -> None:
+    got: list[int] = []
+    with server(says(head(len(body)) + body)) as peer, BulkClient() as client, pytest.raises(ChunkCorrupt):
+        client.fetch(peer, [(KEY, len(GOOD))], lambda index, data: got.append(index), timeout=5)
+    assert got == []
+
+
+@pytest.mark.parametrize("cut", [3, 4, 20, 36, 1000])
+def test_a_piece_that_breaks_off_makes_the_peer_unavailable(cut: int) -> None:
+    body = piece(GOOD, chunk_id(GOOD))
+    for said in (head(len(body)) + body[:cut], head(cut) + body[:cut]):
+        with server(says(said)) as peer, BulkClient() as client, pytest.raises(PeerUnavailable):
+            client.fetch(peer, [(KEY, len(GOOD))], lambda index, data: None, timeout=5)
 
 
 HTML = b"<html>sign in to the network</html>"

@@ -199,7 +199,7 @@ def test_sending_from_a_short_slab_raises_instead_of_sending_something_else(tmp_
     left, right = socket.socketpair()
     with path.open("rb") as slab, left, right:
         left.setblocking(False)
-        sending = chunk_frames([SendExtent(slab.fileno(), 0, size)])
+        sending = chunk_frames([SendExtent(slab.fileno(), 0, size)], [size.to_bytes(4, "little")])
         with pytest.raises(Corrupt):
             while sending.advance(left) is not Turn.DONE:
                 right.recv(1 << 20)

@@ -68,7 +68,7 @@ class Broker:
     def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
         return self.new_slab(SlabKind.FILE, size)
 
-    def commit(self, extents: Sequence[Extent]) -> None:
+    def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self.committed += extents
 
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:

@@ -60,7 +60,7 @@ def data_runs(catalog: Catalog) -> list[int]:
 
 def read(origin: DirectoryOrigin, plan: Sequence[FileRead]) -> Got:
     got = Got()
-    origin.read(plan, got.take, got.fail)
+    origin.read_files(plan, got.take, got.fail)
     return got
 
 

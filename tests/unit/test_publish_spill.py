@@ -5,21 +5,21 @@ import random
 from contextlib import closing
 from pathlib import Path
 
-from hoard_p2p.publish.spill import LinkMap, PathQueue, SortedNames, spill_into
+from hoard_p2p.publish.spill import LinkMap, PathQueue, SortedRecords, spill_into
 
 
 def test_names_come_back_sorted_and_once_whether_or_not_they_fit_in_memory(tmp_path: Path) -> None:
     rng = random.Random(1)
     names = [rng.randbytes(rng.randrange(1, 255)) for _ in range(5000)]
     for limit in (7, 600, 10_000):
-        with closing(SortedNames(spill_into(tmp_path), limit)) as sorter:
+        with closing(SortedRecords(spill_into(tmp_path), limit)) as sorter:
             for name in [*names, *names[:100]]:
                 sorter.add(name)
             assert list(sorter) == sorted(set(names))
 
 
 def test_a_directory_without_names_has_none(tmp_path: Path) -> None:
-    with closing(SortedNames(spill_into(tmp_path))) as sorter:
+    with closing(SortedRecords(spill_into(tmp_path))) as sorter:
         assert list(sorter) == []
 
 
@@ -56,7 +56,7 @@ def test_links_are_found_again_after_they_moved_to_disk(tmp_path: Path) -> None:
 def test_spilled_collections_leave_no_name_and_no_descriptor(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     links = LinkMap(tmp_path, limit=1)
-    names = SortedNames(spill_into(tmp_path), limit=1)
+    names = SortedRecords(spill_into(tmp_path), limit=1)
     queue = PathQueue(spill_into(tmp_path), limit=1)
     links.set((1, 1), 1)
     names.add(b"x")

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -306,10 +307,10 @@ class FullIndex:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def commit(self, extents: list[Extent]) -> None:
+    def commit(self, extents: list[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
         if self.full:
             raise StoreFull("no page for the index")
-        self._store.commit(extents)
+        self._store.commit(extents, known)
 
 
 def test_what_a_failed_group_wrote_and_reserved_is_given_back(tmp_path: Path) -> None:

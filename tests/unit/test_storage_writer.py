@@ -49,12 +49,12 @@ class StubbornBroker:
     def resume_slab(self, file_key: bytes, size: int) -> SlabHandle:
         return self._inner.resume_slab(file_key, size)
 
-    def commit(self, extents: Sequence[Extent]) -> None:
+    def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
         assert self.gate.wait(30)
         if self.ill:
             raise StoreFailed("the index is ill")
         self.commits.append(list(extents))
-        self._inner.commit(extents)
+        self._inner.commit(extents, known)
 
     def grant(self, size: int) -> None:
         self._inner.grant(size)

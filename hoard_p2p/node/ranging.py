@@ -1,0 +1,71 @@
+"""What a node's `Ranged` is handed of the other rooms."""
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from hoard_p2p.errors import HoardError, PeerUnavailable
+from hoard_p2p.fetch.records import Records
+from hoard_p2p.fetch.segment import Landed, Segment, Wanted
+from hoard_p2p.ids import short
+from hoard_p2p.node.ranged import Range, Ranged
+from hoard_p2p.peer import Peer
+from hoard_p2p.placement import candidates
+
+if TYPE_CHECKING:
+    from hoard_p2p.node.app import Node
+
+log = logging.getLogger(__name__)
+
+LIKELY = 8
+"""Peers that are asked whether they hold a segment: its homes and who would be one next."""
+
+HELD_SECONDS = 0.1
+"""A reader waits meanwhile."""
+
+
+def make_ranged(node: "Node") -> Ranged:
+    """The `Ranged` of `node`, whose other rooms are there."""
+    records = Records(node.control.residency, time.monotonic, node.group)
+
+    async def held(segment: Segment) -> bool:
+        view, suspects = node.agent.view(), node.agent.suspects()
+        others = [peer for peer in candidates(view.peers, segment.key) if peer.node_id != view.me]
+        likely = [peer for peer in others if peer.node_id not in suspects][:LIKELY]
+        return bool(likely) and bool(await records.holders(likely, segment, HELD_SECONDS))
+
+    async def chunk(segment: Segment, wanted: Wanted, seconds: float) -> Landed:
+        return await node.fetcher.chunk(segment, wanted, timeout=seconds, fill=False)
+
+    def landed(segment: Segment, wanted: Wanted, one: Landed) -> None:
+        node.fetcher.landed(segment, wanted, one)
+        node.group.create_task(_finish(node, segment))
+
+    return Ranged(
+        me=node.me.node_id,
+        ranges=node.ranges,
+        lane=node.origins,
+        place=lambda wanted: node.keeper.place(wanted.chunk_id),
+        chunk=chunk,
+        held=held,
+        landed=landed,
+        ask=_ask,
+        group=node.group,
+    )
+
+
+async def _finish(node: "Node", segment: Segment) -> None:
+    """The end of a flight of the segment, if this was the last of it."""
+
+    def end() -> None:
+        if not node.keeper.missing(segment):
+            node.keeper.ended(segment, True)
+
+    try:
+        await node.blocking(end)
+    except HoardError as error:
+        log.warning("segment %d of %s: %s", segment.number, short(segment.snapshot), error)
+
+
+def _ask(peer: Peer, wanted: Range) -> bytes | None:
+    raise PeerUnavailable(f"{peer.name} cannot be asked for ranges yet")
