@@ -113,6 +113,7 @@ class Node:
         self.leases = Leases()
         self.fills = Fills(self)
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
+        self.ranges = Ranges(self.keeper)
         presence = Presence(self.store, self.names, self.executor)
         self.gossip = Gossip(
             self.names, self.control, self.executor, self.store.node_id, self.others, presence=presence
@@ -136,7 +137,7 @@ class Node:
             executor=self.executor,
             max_catalog=min(MAX_CATALOG, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4),
         )
-        self.ranges = self.origins.parts = Ranges(self.keeper)
+        self.origins.parts = self.ranges
         self.ranged = make_ranged(self)
         self.demand = Demand(
             store=self.store,

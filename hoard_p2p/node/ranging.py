@@ -1,13 +1,15 @@
 """What a node's `Ranged` is handed of the other rooms."""
 
+import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
 
-from hoard_p2p.errors import HoardError, PeerUnavailable
+from hoard_p2p.errors import BadRequest, HoardError, PeerUnavailable, Unavailable
 from hoard_p2p.fetch.records import Records
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
-from hoard_p2p.ids import short
+from hoard_p2p.ids import SnapshotId, is_origin_key, short
+from hoard_p2p.interfaces import Place
 from hoard_p2p.node.ranged import Range, Ranged
 from hoard_p2p.peer import Peer
 from hoard_p2p.placement import candidates
@@ -22,6 +24,9 @@ LIKELY = 8
 
 HELD_SECONDS = 0.1
 """A reader waits meanwhile."""
+
+SERVE_SECONDS = 30.0
+"""What a peer asked for is brought within this time though the peer hung up: it was told to ask again."""
 
 
 def make_ranged(node: "Node") -> Ranged:
@@ -52,6 +57,36 @@ def make_ranged(node: "Node") -> Ranged:
         ask=_ask,
         group=node.group,
     )
+
+
+async def serve(
+    node: "Node", snapshot: SnapshotId, run: int, span: tuple[int, int], *, hops: int, patience: float
+) -> bytes | None:
+    """Bytes of a piece of a lazy snapshot for a peer whose reader waits for them; None: they take longer than
+    `patience`, and come. Only such as this node has, or reads in its own view. Raises HoardError, with the reason."""
+    opened = await node.open_local(snapshot)
+    if opened is None:
+        raise Unavailable(f"{node.me.name} does not have the catalog of {short(snapshot)}")
+    if not 0 <= run < opened.catalog.chunks or not is_origin_key(opened.catalog.chunk_id(run)):
+        raise BadRequest(f"snapshot {short(snapshot)} has no piece {run}")
+    chunk = Wanted(run, opened.catalog.chunk_id(run), opened.catalog.length(run))
+    if not 0 <= span[0] < span[1] <= chunk.length:
+        raise BadRequest(f"piece {run} has no bytes {span[0]} to {span[1]}")
+    wanted = Range(node.demand.segment(opened, opened.catalog.segment_of(run)), chunk, *span, hops)
+    try:
+        async with asyncio.timeout(patience):
+            part = await node.ranged.need(wanted, SERVE_SECONDS)
+    except TimeoutError:
+        return None
+    if part.place is not None:
+        return await node.blocking(_read, node, part.place, span)
+    return part.data if part.partial else part.data[span[0] : span[1]]
+
+
+def _read(node: "Node", place: Place, span: tuple[int, int]) -> bytes:
+    data = bytearray(span[1] - span[0])
+    node.reader.read_at(place, span[0], memoryview(data))
+    return bytes(data)
 
 
 async def _finish(node: "Node", segment: Segment) -> None:

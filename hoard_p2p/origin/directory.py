@@ -28,7 +28,7 @@ from hoard_p2p.printing import printable
 AHEAD = 8
 """Files that are open at once, their bytes on the way: what a server takes to answer is waited for once."""
 
-AGAIN = "publish it again"
+AGAIN = "publish again"
 
 FORGET_FROM = 1 << 20
 """Shorter reads leave the page cache alone: forgetting costs more than they are worth."""

@@ -54,13 +54,14 @@ class LazyProgress:
 @dataclass(frozen=True, slots=True)
 class LazyResult:
     """A lazy snapshot; its catalog is in the sink and flushed. `stored`: bytes of it that were not stored before.
-    `excluded`: entries that patterns left out."""
+    `special`: devices, sockets and FIFOs, which are left out. `excluded`: entries that patterns left out."""
 
     root: bytes
     snapshot: SnapshotId
     totals: Totals
     stored: int
     unmappable: Named
+    special: Named
     excluded: int
     unmatched_excludes: tuple[bytes, ...] = ()
 
@@ -141,6 +142,7 @@ class _Lazy:
             totals=totals,
             stored=chunks.stored,
             unmappable=self._unmapped.named(),
+            special=self._recording.special.named(),
             excluded=self._recording.excluded,
             unmatched_excludes=self._rules.unmatched(),
         )

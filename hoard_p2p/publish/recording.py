@@ -1,6 +1,7 @@
 """Entries of a listing, in any order, become records to sort, with the directories that they lie in."""
 
 from hoard_p2p.interfaces import Kind, Listed
+from hoard_p2p.printing import printable
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.listing import Unmappable, encode, implied_directory, mapped
 from hoard_p2p.publish.spill import SortedRecords
@@ -22,12 +23,16 @@ class Recording:
         self.entries = 0
         self.bytes = 0
         self.excluded = 0
+        self.special = Unmapped()
         records.add(implied_directory(b""))
 
     def add(self, entry: Listed) -> None:
         """The next entry."""
         if not self._rules.empty and self._is_excluded(entry):
             self.excluded += 1
+            return
+        if entry.kind is Kind.SPECIAL:
+            self.special.add(Unmappable(entry.path, printable(entry.target)))
             return
         outcome = mapped(entry)
         if isinstance(outcome, Unmappable):

@@ -69,7 +69,7 @@ def test_exact_ranges_are_read_over_one_connection(origin: WebOrigin, server: We
 def test_a_changed_file_is_told_and_not_read(origin: WebOrigin, root: Path) -> None:
     entry = files(origin)[b"a"]
     (root / "set/a").write_bytes(bytes(25600))
-    with pytest.raises(ObjectChanged, match=r"set/a: .*publish it again"):
+    with pytest.raises(ObjectChanged, match=r"set/a: .*publish again"):
         read(origin, entry)
     (root / "set/a").unlink()
     with pytest.raises(ObjectChanged, match="gone"):
