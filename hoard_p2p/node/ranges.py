@@ -24,6 +24,8 @@ MOST_LOOSE = 256 << 20
 
 MOST_PIECES = 1 << 16
 KEPT_DELIVERED = 4096
+DELIVERED_SECONDS = 5.0
+"""For so long a piece that was given to who keeps it counts as on its way to the index; later, it was not kept."""
 
 _Key: TypeAlias = ChunkId
 
@@ -96,8 +98,8 @@ class Ranges:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pieces: OrderedDict[_Key, _Piece] = OrderedDict()
-        self._delivered: OrderedDict[_Key, None] = OrderedDict()
-        """Whole, and given to who keeps them: not to be read again though they are not in the index yet."""
+        self._delivered: OrderedDict[_Key, float] = OrderedDict()
+        """Whole, and given to who keeps them, and when: not to be read again though they are not in the index yet."""
         self._loose = 0
         self._lock = threading.Condition()
         self._rooms = threading.local()
@@ -107,7 +109,7 @@ class Ranges:
     def look(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> Here | Mine | Awaited:
         """Whether a range of a piece that is not here as a whole is here, or who gets it: if nobody does, who asks."""
         with self._lock:
-            if chunk.chunk_id in self._delivered:
+            if self._clock() - self._delivered.get(chunk.chunk_id, float("-inf")) < DELIVERED_SECONDS:
                 return Awaited(True)
             piece = self._piece(segment, chunk)
             if piece.composing:
@@ -171,7 +173,7 @@ class Ranges:
         with self._lock:
             piece.fills -= 1
             if whole is not None:
-                self._delivered[chunk.chunk_id] = None
+                self._delivered[chunk.chunk_id] = self._clock()
                 if len(self._delivered) > KEPT_DELIVERED:
                     self._delivered.popitem(last=False)
         if whole is not None:

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import ChunkCorrupt, HoardError
+from hoard_p2p.errors import ChunkCorrupt, HoardError, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
-from hoard_p2p.interfaces import Place, Residency, SegmentAsk
+from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
+from hoard_p2p.node import ranging
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.handing import take
@@ -22,6 +23,7 @@ from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
@@ -166,6 +168,16 @@ class NodeService:
 
     def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
         return self._feeding.feed(ask, patience)
+
+    async def range(self, ask: RangeAsk) -> bytes | FeedEnd:
+        try:
+            data = await ranging.serve(self._node, ask)
+        except HoardError as error:
+            return FeedEnd(False, str(error))
+        return FeedEnd(True, "it is on its way") if data is None else data
+
+    async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
+        raise Unavailable(f"{self._node.me.name} cannot tell what pieces are")
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""
