@@ -1,18 +1,20 @@
 """Origins on the web over real nodes: who may read them, and what a status says of it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hoard_p2p.errors import BadRequest, OriginFailed, Refused, Unavailable
-from hoard_p2p.ids import SnapshotId
+from hoard_p2p.ids import snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.permitting import NAMED, Permissions
 from hoard_p2p.peer import origin_id
 from hoard_p2p.storage.records import SnapshotRecord
 from tests.unit.node_cluster import run, running, until
-from tests.webserver import Handler, WebServer, web_server
+from tests.unit.node_roots import a_root
+from tests.webserver import Handler, web_server
 
 
 def a_site(path: Path) -> Path:
@@ -21,10 +23,16 @@ def a_site(path: Path) -> Path:
     return path
 
 
+def answered(status: int, handler: Handler) -> bool:
+    handler.reply(status, b"")
+    return True
+
+
 def told(node: Node, url: str) -> None:
-    """A peer told a snapshot that names this origin."""
-    record = SnapshotRecord(SnapshotId(bytes(32)), 1, 1, 1, False, 0, True, "a set", origin=url)
-    node.names.learn_snapshot(record)
+    """A snapshot that names this origin came to be known."""
+    root = a_root(sum(url.encode()))
+    record = SnapshotRecord(snapshot_id(root), 1, 1, 1, False, 0, True, "a set", origin=url)
+    node.names.add_snapshot(root, record)
 
 
 def why(node: Node, url: str) -> str | None:
@@ -93,18 +101,18 @@ def test_a_peers_word_opens_nothing_and_a_prefix_does(tmp_path: Path) -> None:
     run(main)
 
 
+@pytest.mark.expect_warnings
 def test_a_status_says_why_an_origin_is_not_read_until_it_is(tmp_path: Path) -> None:
     async def main() -> None:
         with web_server(a_site(tmp_path / "site")) as server:
             async with running(tmp_path / "n") as node:
                 url = await node.known_origins.name(f"{server.url}set")
-                told(node, url)
+                await node.blocking(told, node, url)
                 other = "https://169.254.169.254/latest/"
-                record = SnapshotRecord(SnapshotId(b"1" * 32), 1, 1, 1, False, 0, True, "a set", origin=other)
-                node.names.learn_snapshot(record)
+                await node.blocking(told, node, other)
                 assert "may not be read by this node" in await looked_at(node, other)
                 assert why(node, url) == ""
-                server.fault = lambda handler: handler.reply(403, b"") is None
+                server.fault = partial(answered, 403)
                 node.known_origins.soon()
                 await until(lambda: "403" in (why(node, url) or ""))
                 assert node.me.node_id not in node.agent.reading(origin_id(url))
@@ -121,8 +129,8 @@ def test_a_store_that_is_busy_is_there(tmp_path: Path) -> None:
         with web_server(a_site(tmp_path / "site")) as server:
             async with running(tmp_path / "n") as node:
                 url = await node.known_origins.name(f"{server.url}set")
-                told(node, url)
-                server.fault = lambda handler: handler.reply(503, b"") is None
+                await node.blocking(told, node, url)
+                server.fault = partial(answered, 503)
                 await node.known_origins.look()
                 assert node.known_origins.is_open(url)
 
@@ -135,7 +143,7 @@ def test_a_node_that_turned_out_not_to_be_allowed_is_no_reader_until_it_looks_ag
         with web_server(a_site(tmp_path / "site")) as server:
             async with running(tmp_path / "n") as node:
                 url = await node.known_origins.name(f"{server.url}set")
-                told(node, url)
+                await node.blocking(told, node, url)
                 await node.known_origins.look()
                 await node.blocking(node.known_origins.refused, url, "expired")
                 await until(lambda: not node.known_origins.is_open(url))
