@@ -129,18 +129,17 @@ class DirectoryOrigin:
     def read(self, wanted: ObjectRange, into: memoryview, moved: Callable[[int], None]) -> None:
         """See `Origin`. A file that was young when it was listed is read once it has settled: its stamps could not
         tell a change within their own tick."""
-        name = f"{printable(str(self.path))}/{printable(wanted.path)}"
         try:
             self._settling.wait(wanted.version)
             fd = self._opened_beneath(wanted.path)
             try:
-                self._compare(fd, wanted, name)
+                self._compare(fd, wanted)
                 self._fill(fd, wanted, into, moved)
-                self._compare(fd, wanted, name)
+                self._compare(fd, wanted)
             finally:
                 os.close(fd)
         except OSError as error:
-            raise self._failure(name, error) from error
+            raise self._failure(self._name(wanted.path), error) from error
 
     def _failure(self, name: str, error: OSError) -> OriginFailed:
         """What an error of the operating system says about an object."""
@@ -154,8 +153,15 @@ class DirectoryOrigin:
             return OriginRefused(f"{name} may not be read by this node: {error.strerror}; give it the rights there")
         return OriginFailed(f"{name}: {error.strerror or error}")
 
-    def _compare(self, fd: int, wanted: ObjectRange, name: str) -> None:
+    def _name(self, path: bytes) -> str:
+        """For people."""
+        return f"{printable(str(self.path))}/{printable(path)}"
+
+    def _compare(self, fd: int, wanted: ObjectRange) -> None:
         status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and version_of(status) == wanted.version and self._rights is None:
+            return
+        name = self._name(wanted.path)
         if not stat.S_ISREG(status.st_mode):
             raise ObjectChanged(f"{name}: changed since it was listed: it is no regular file now; {AGAIN}")
         if self._rights is not None and not self._rights.may_read(status):
@@ -181,7 +187,7 @@ class DirectoryOrigin:
             with suppress(OSError):  # kept here in a moment: the page cache need not have it twice
                 os.posix_fadvise(fd, wanted.start, done, os.POSIX_FADV_DONTNEED)
         if done < len(into):
-            raise ObjectChanged(f"{printable(wanted.path)}: it ended early, at {wanted.start + done:,} bytes; {AGAIN}")
+            raise ObjectChanged(f"{self._name(wanted.path)}: it ended early, at {wanted.start + done:,} bytes; {AGAIN}")
 
     def check(self) -> None:
         """Raises OriginFailed if the directory that was opened is not there any more, or not at its path."""
