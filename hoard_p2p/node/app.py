@@ -125,7 +125,6 @@ class Node:
         )
         streams, hand = self.settings.origin_streams, partial(hand_over, self)
         self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, hand=hand)
-        self.origins.parts = self.ranges
         self.favour = Favour()
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)
