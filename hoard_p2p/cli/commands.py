@@ -35,6 +35,7 @@ MODULES = {
     "replicas": "retention",
     "rm": "retention",
     "scrub": "scrubbing",
+    "seal": "sealing",
     "status": "nodes",
     "tag": "naming",
     "umount": "mounting",
