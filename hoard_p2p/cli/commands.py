@@ -28,6 +28,7 @@ MODULES = {
     "key": "keys",
     "ls": "reading",
     "mount": "mounting",
+    "origin": "origins",
     "peers": "nodes",
     "pin": "retention",
     "publish": "publishing",

@@ -138,6 +138,7 @@ class Node:
             executor=self.executor,
             max_catalog=min(MAX_CATALOG, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4),
         )
+        self.origins.parts = self.ranges
         self.ranged = make_ranged(self)
         self.demand = Demand(
             store=self.store,

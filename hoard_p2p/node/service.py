@@ -10,7 +10,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, HoardError
 from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
-from hoard_p2p.node import contents
+from hoard_p2p.node import contents, ranging
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.handing import take
@@ -170,7 +170,11 @@ class NodeService:
         return self._feeding.feed(ask, patience)
 
     async def range(self, ask: RangeAsk) -> bytes | FeedEnd:
-        return FeedEnd(False, f"{self._node.me.name} gives no parts of pieces")
+        try:
+            data = await ranging.serve(self._node, ask)
+        except HoardError as error:
+            return FeedEnd(False, str(error))
+        return FeedEnd(True, "it is on its way") if data is None else data
 
     async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
         return await contents.answer(self._node, request)

@@ -107,9 +107,11 @@ class WebDoor:
         self._context = ssl.create_default_context()
         self._idle: dict[tuple[str, str], list[_Connection]] = {}
         self._lock = threading.Lock()
+        self._closed = False
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             idle = [connection for many in self._idle.values() for connection in many]
             self._idle.clear()
         for connection in idle:
@@ -172,7 +174,7 @@ class WebDoor:
         connection.used = True
         with self._lock:
             kept = self._idle.setdefault(connection.place, [])
-            if len(kept) < MOST_IDLE:
+            if len(kept) < MOST_IDLE and not self._closed:
                 kept.append(connection)
                 return
         connection.close()
