@@ -24,6 +24,7 @@ from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_SEGMENTS
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
+from hoard_p2p.node.autosealing import AutoSealing
 from hoard_p2p.node.blocking import in_executor, sleep_while
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
@@ -162,6 +163,7 @@ class Node:
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
         self.repairing = Repairing(self)
+        self.autosealing = AutoSealing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         self.me = own_record(self.settings, self.store, port)
