@@ -56,7 +56,8 @@ class LazyProgress:
 @dataclass(frozen=True, slots=True)
 class LazyResult:
     """A lazy snapshot; its catalog is in the sink and flushed. `stored`: bytes of it that were not stored before.
-    `own_data`: the node's data directory. `special`: devices, sockets and FIFOs, which are left out. `excluded`: entries that patterns left out."""
+    `special`: devices, sockets and FIFOs, which are left out. `own_data`: the node's data directory, likewise.
+    `excluded`: entries that patterns left out."""
 
     root: bytes
     snapshot: SnapshotId
