@@ -328,7 +328,7 @@ def _snapshots_text(answer: Fields) -> str:
             f"{_known(s, 'segments_here')} of {s.number('segments'):,}",
             _known(s, "replicas"),
             _known(s, "under_replicated"),
-            s.text("state"),
+            f"{s.text('state')}, lazy" if s.flag("lazy") else s.text("state"),
             life_text(s),
         )
         for s in answer.rows("snapshots")

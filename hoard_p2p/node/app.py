@@ -24,10 +24,12 @@ from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_SEGMENTS
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
+from hoard_p2p.node.autosealing import AutoSealing
 from hoard_p2p.node.blocking import in_executor, sleep_while
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
 from hoard_p2p.node.courses import Courses
+from hoard_p2p.node.deciding import make_namings
 from hoard_p2p.node.demand import Demand
 from hoard_p2p.node.fetching import make_fetcher
 from hoard_p2p.node.filling import Fills
@@ -103,7 +105,6 @@ class Node:
         self.fillers: Executor = ThreadPoolExecutor(FILL_THREADS, "fill")
         self.writer = self.store.writer()
         self.reader = self.store.reader()
-        self.bulk = BulkClient(security=parts.security)
         self._furnish(port)
 
     def _furnish(self, port: int) -> None:
@@ -127,6 +128,8 @@ class Node:
         limit = self.settings.origin_limit
         self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, limit=limit, hand=hand)
         self.favour = Favour()
+        self.namings = make_namings(self)
+        self.bulk = BulkClient(security=self.security, named=self.namings)
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)
         self.catalogs = Catalogs(
@@ -161,6 +164,7 @@ class Node:
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
         self.repairing = Repairing(self)
+        self.autosealing = AutoSealing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         self.me = own_record(self.settings, self.store, port)

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import ChunkCorrupt, HoardError, Unavailable
+from hoard_p2p.errors import ChunkCorrupt, HoardError
 from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
-from hoard_p2p.node import ranging
+from hoard_p2p.node import contents, ranging
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.handing import take
@@ -95,7 +95,8 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        contents = [self._content(one) for one in ids]  # once: what an origin key is may be forgotten meanwhile
+        # Looked up once: what a key is may be forgotten meanwhile. An unknown one stands for itself: it lies nowhere.
+        contents = [found or one for one, found in zip(ids, self._node.writer.contents(ids), strict=True)]
         counted = self._counted(contents)
         lent: list[SendExtent | None] = []
         try:
@@ -107,10 +108,6 @@ class NodeService:
             self.release([extent for extent in lent if extent is not None], 0)
             raise
         return lent
-
-    def _content(self, asked: ChunkId) -> ChunkId:
-        """What to send. An origin key stands for itself where its piece is unknown: nothing lies under it."""
-        return self._node.reader.content(asked) or asked if is_origin_key(asked) else asked
 
     def _lend(self, chunk_id: ChunkId, place: Place) -> SendExtent | None:
         """Of a place that is counted as being sent; counted no more if it cannot be."""
@@ -177,7 +174,7 @@ class NodeService:
         return FeedEnd(True, "it is on its way") if data is None else data
 
     async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
-        raise Unavailable(f"{self._node.me.name} cannot tell what pieces are")
+        return await contents.answer(self._node, request)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""
