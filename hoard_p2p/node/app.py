@@ -125,7 +125,8 @@ class Node:
             self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
         )
         streams, hand = self.settings.origin_streams, partial(hand_over, self)
-        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, hand=hand)
+        limit = self.settings.origin_limit
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, limit=limit, hand=hand)
         self.favour = Favour()
         self.namings = make_namings(self)
         self.bulk = BulkClient(security=self.security, named=self.namings)

@@ -27,7 +27,8 @@ REPORT_SECONDS = 1.0
 
 def origins_body(node: Node) -> list[Json]:
     """What a status shows of them."""
-    return node.known_origins.body(lambda origin: len(node.agent.reading(origin)))
+    rows = node.known_origins.body(lambda origin: len(node.agent.reading(origin)))
+    return [{**row, **node.origins.told(str(row["url"]))} for row in rows if isinstance(row, dict)]
 
 
 async def _origins(node: Node, request: LocalRequest) -> LocalReply:

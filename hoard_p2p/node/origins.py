@@ -269,4 +269,7 @@ def _body(origin: KnownOrigin, meter: Meter, nodes: int) -> dict[str, Json]:
         "good": reading.good,
         "errors": reading.errors,
         "last_error": reading.last_error,
+        "spared": reading.spared,
+        "bypassed": reading.bypassed,
+        "rate": int(reading.rate),
     }
