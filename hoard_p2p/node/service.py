@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, HoardError
-from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
+from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
 from hoard_p2p.node import contents, ranging
 from hoard_p2p.node.app import Node
@@ -95,7 +95,7 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        contents = [self._content(one) for one in ids]  # once: what an origin key is may be forgotten meanwhile
+        contents = self._contents(ids)  # once: what an origin key is may be forgotten meanwhile
         counted = self._counted(contents)
         lent: list[SendExtent | None] = []
         try:
@@ -108,9 +108,11 @@ class NodeService:
             raise
         return lent
 
-    def _content(self, asked: ChunkId) -> ChunkId:
-        """What to send. An origin key stands for itself where its piece is unknown: nothing lies under it."""
-        return self._node.reader.content(asked) or asked if is_origin_key(asked) else asked
+    def _contents(self, ids: Sequence[ChunkId]) -> Sequence[ChunkId]:
+        """What to send, also what is not in the index yet; HOLE, under which nothing lies, for an unknown piece."""
+        if not any(map(is_origin_key, ids)):
+            return ids
+        return [content or HOLE for content in self._node.writer.contents(ids)]
 
     def _lend(self, chunk_id: ChunkId, place: Place) -> SendExtent | None:
         """Of a place that is counted as being sent; counted no more if it cannot be."""
