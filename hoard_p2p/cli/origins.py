@@ -158,5 +158,7 @@ def _listing(seen: Fields) -> Iterator[tuple[str, str]]:
     skew = seen.body.get("skew")
     if isinstance(skew, float) and abs(skew) > SKEW_SHOWN:
         yield "clock", f"the server's is {seconds_text(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this node's"
+    if special := seen.number("special"):
+        yield "left out", f"{special:,} special files (devices, sockets, FIFOs)"
     if skipped := seen.number("skipped"):
         yield "can be in no snapshot", f"{skipped:,} entries{more and ' of those listed'}"

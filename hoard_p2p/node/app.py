@@ -29,6 +29,7 @@ from hoard_p2p.node.blocking import in_executor, sleep_while
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
 from hoard_p2p.node.courses import Courses
+from hoard_p2p.node.deciding import make_namings
 from hoard_p2p.node.demand import Demand
 from hoard_p2p.node.fetching import make_fetcher
 from hoard_p2p.node.filling import Fills
@@ -104,7 +105,6 @@ class Node:
         self.fillers: Executor = ThreadPoolExecutor(FILL_THREADS, "fill")
         self.writer = self.store.writer()
         self.reader = self.store.reader()
-        self.bulk = BulkClient(security=parts.security)
         self._furnish(port)
 
     def _furnish(self, port: int) -> None:
@@ -127,6 +127,8 @@ class Node:
         streams, hand = self.settings.origin_streams, partial(hand_over, self)
         self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, hand=hand)
         self.favour = Favour()
+        self.namings = make_namings(self)
+        self.bulk = BulkClient(security=self.security, named=self.namings)
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)
         self.catalogs = Catalogs(

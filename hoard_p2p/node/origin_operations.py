@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, HoardError, Unavailable
-from hoard_p2p.interfaces import Kind, Listed, Origin
+from hoard_p2p.interfaces import Listed, Origin
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, text_of
 from hoard_p2p.node.local import LocalReply, LocalRequest
@@ -80,8 +80,6 @@ def _checked(address: Address, directory: int | None, report: Callable[[int], No
 
 
 def _unmappable(entry: Listed) -> str:
-    if entry.kind in (Kind.SPECIAL, Kind.UNREADABLE):
-        return printable(entry.target)
     found = mapped(entry)
     return found.why if isinstance(found, Unmappable) else ""
 

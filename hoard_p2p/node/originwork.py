@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hoard_p2p.errors import ObjectChanged
+from hoard_p2p.errors import ObjectChanged, OriginFailed
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId, chunk_id, is_origin_key
 from hoard_p2p.interfaces import Gathering, ObjectRange
@@ -34,7 +34,7 @@ class PartsHere(Protocol):
         """A claimed range came. The whole piece if it is complete now, good until the next call in this thread."""
         ...
 
-    def gave_up(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
+    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int, error: Exception) -> None:
         """A claimed range does not come."""
         ...
 
@@ -52,7 +52,7 @@ class WholePieces:
     def came(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> memoryview | None:
         return data if len(data) == chunk.length else None
 
-    def gave_up(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
+    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int, error: Exception) -> None:
         return None
 
     def settled(self, segment: Segment, chunk: Wanted, seconds: float) -> bool:
@@ -132,8 +132,9 @@ class Reading:
             self.left = True
             claimed, self.claimed = self.claimed, {}
             self.underway.settle(self.place, list(self.whole), landed=False)
+        error = self.error or OriginFailed("the reading was given up")
         for (number, start), stop in claimed.items():
-            self.parts.gave_up(self.segment, self.wanted[number], start, stop)
+            self.parts.lost(self.segment, self.wanted[number], start, stop, error)
 
     def wait(self, seconds: float) -> None:
         """For what others read."""
@@ -240,7 +241,7 @@ class Parts:
 
     def failed(self, wanted: ObjectRange, error: Exception) -> None:
         for number, start, stop in self._claimed(wanted):
-            self.reading.parts.gave_up(self.reading.segment, self.reading.wanted[number], start, stop)
+            self.reading.parts.lost(self.reading.segment, self.reading.wanted[number], start, stop, error)
             self.reading.fail([number], error)
             self.reading.settle([number], landed=False)
 

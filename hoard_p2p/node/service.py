@@ -95,7 +95,8 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        contents = self._contents(ids)  # once: what an origin key is may be forgotten meanwhile
+        # Once: what a key is may be forgotten meanwhile, or known. An unknown one is a hole, which lies nowhere.
+        contents = [content or HOLE for content in self._node.writer.contents(ids)]
         counted = self._counted(contents)
         lent: list[SendExtent | None] = []
         try:
@@ -107,12 +108,6 @@ class NodeService:
             self.release([extent for extent in lent if extent is not None], 0)
             raise
         return lent
-
-    def _contents(self, ids: Sequence[ChunkId]) -> Sequence[ChunkId]:
-        """What to send, also what is not in the index yet; HOLE, under which nothing lies, for an unknown piece."""
-        if not any(map(is_origin_key, ids)):
-            return ids
-        return [content or HOLE for content in self._node.writer.contents(ids)]
 
     def _lend(self, chunk_id: ChunkId, place: Place) -> SendExtent | None:
         """Of a place that is counted as being sent; counted no more if it cannot be."""
