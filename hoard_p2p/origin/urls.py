@@ -86,6 +86,8 @@ def parse_address(url: str) -> Address:
     if (path := directory_of(url)) is not None:
         written = directory_url(str(path))
         return Address("dir", "", tuple(written.removeprefix(DIRECTORY).split("/")[1:]), written)
+    if any("\ud800" <= character <= "\udfff" for character in url):
+        raise BadRequest(f"{printable(url)} is no text in UTF-8; write other bytes as %XX")
     if url.startswith(S3_SCHEME):
         return _s3_address(parse_s3(url))
     scheme = scheme_of(url)
