@@ -427,6 +427,37 @@ class PeerSegments(Protocol):
         ...
 
 
+class RangeAsk(NamedTuple):
+    """A question for `length` bytes from `start` on of the piece that is chunk run `run` of a lazy snapshot. `hops`:
+    how often it was passed on already, at most 255; `patience`: seconds after which the peer is to say `pending`."""
+
+    snapshot: SnapshotId
+    run: int
+    start: int
+    length: int
+    hops: int
+    patience: float
+
+
+class RangeEnd(NamedTuple):
+    """How that ended. `got`: all bytes are here. Else `pending`: the same peer may have them soon, or it cannot get
+    them. `reason`: why not, for people."""
+
+    got: bool
+    pending: bool
+    reason: str
+
+
+class PeerRanges(Protocol):
+    """Parts of pieces that nobody holds whole. Blocking, for use from threads."""
+
+    def range(self, peer: "Peer", ask: RangeAsk, into: memoryview, *, timeout: float) -> RangeEnd:
+        """Fill `into`, as long as the range. The bytes are as the peer sent them and cannot be compared with an id: for
+        the read at hand, never to be kept as a chunk. `timeout`: seconds beyond the patience without a byte. Raises
+        PeerUnavailable, and ChunkCorrupt if they were damaged on the way; then `into` holds nothing of use."""
+        ...
+
+
 class Residency(NamedTuple):
     """Which segments of a snapshot a node holds whole, counted from disk (I12). Bit i of `bits` (byte i // 8, bit
     i % 8) is segment i; catalog segments are not counted. `full`: it takes no copies now, for want of room."""

@@ -108,7 +108,7 @@ def weed_server(directory: Path) -> Iterator[S3Server]:
     master, volume, filer, s3 = _free_ports(4)
     argv = ["weed", f"-logdir={directory}", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={directory}/data",
             f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", "-filer", "-s3",
-            f"-s3.port={s3}", f"-s3.config={directory}/s3.json", "-volume.max=64", "-master.volumeSizeLimitMB=256",
+            f"-s3.port={s3}", f"-s3.config={directory}/s3.json", "-volume.max=2000", "-master.volumeSizeLimitMB=256",
             "-s3.port.iceberg=0", "-s3.port.lance=0"]  # fmt: skip
     with (directory / "log").open("wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as process:
         try:

@@ -40,7 +40,12 @@ class Handler(SimpleHTTPRequestHandler):
             return
         start, stop = self._range(len(data))
         partial = (start, stop) != (0, len(data)) or "Range" in self.headers
-        told = {"ETag": etag} | ({"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"} if partial else {})
+        if start >= len(data) and "Range" in self.headers:
+            self.reply(416, b"")
+            return
+        told = {"ETag": etag, "Last-Modified": self.date_time_string(path.stat().st_mtime)} | (
+            {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"} if partial else {}
+        )
         self.reply(206 if partial else 200, data[start:stop], told, send=send)
 
     def _range(self, size: int) -> tuple[int, int]:

@@ -182,7 +182,7 @@ class CatalogBuilder:
             Section(Column.SEGMENT_FIRST, 4 * len(segments.firsts), [segments.firsts.tobytes()]),
             Section(Column.SEGMENT_FILE, 4 * len(segments.files), [segments.files.tobytes()]),
         ]
-        if segments.keys:
+        if segments.keys or self._version_offsets is not None:  # also if all files are empty
             chunk_sections.append(Section(Column.SEGMENT_KEY, len(segments.keys), [segments.keys]))
         flags = layout.FLAG_HOLES if self._has_holes else 0
         rest = [*self._xattr_sections(), *self._version_sections()]

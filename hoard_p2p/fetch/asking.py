@@ -203,7 +203,8 @@ class Questions:
         landings = Landings(loop, flight.land, flight.awaited)
         delivery = self._delivery(flight, batch, landings, partial(self.tally.note, Way.ORIGIN, far=False))
         given = delivery.given
-        work = _ended(partial(self._origins.read, flight.segment, batch, delivery), delivery)
+        urgent = lane is self._lanes[0]
+        work = _ended(partial(self._origins.read, flight.segment, batch, delivery, urgent=urgent), delivery)
         try:
             async with lane.turns.turn(me.node_id):  # an origin that hangs does not take all threads
                 with flight.landing(landings.tell):

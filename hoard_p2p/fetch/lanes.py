@@ -149,7 +149,9 @@ class Drain:
             with ask.asking(batch):
                 answer = await self._questions.read(ask.flight, ask.lane, me, batch)
             refused.update(batch[index].chunk_id for index in answer.absent)
-            if answer.useless or len(answer.given) + len(answer.absent) < len(batch):
+            given = {batch[index].chunk_id for index in answer.given}
+            lost = any(chunk.chunk_id not in refused | given for chunk in ask.flight.still_missing(batch))
+            if answer.useless or lost:
                 ask.flight.unreachable |= bool(answer.useless)
                 ask.flight.without.add(me.node_id)
                 return

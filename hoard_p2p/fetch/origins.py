@@ -20,10 +20,15 @@ class OriginLane(Protocol):
         nodes that said they cannot, or are silent. None: the snapshot has no origin, or nobody is left to read it."""
         ...
 
-    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
-        """Blocking, from a fetch thread: read chunks here; each that matches its id goes to `deliver(index, bytes)`,
-        which copies what it keeps. Returns the indexes of those that could not be read (the file changed or is gone).
-        Raises Unavailable: the origin cannot be read at all now; what was delivered stays good."""
+    def read(
+        self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None], *, urgent: bool
+    ) -> list[int]:
+        """Blocking, from a fetch thread: read chunks here, one at a time delivered from several threads; each that
+        matches its id (or whose version the origin vouched for, in a lazy snapshot) goes to `deliver(index, bytes)`,
+        which copies what it keeps. `urgent`: a reader waits, so it comes before all that nobody waits for. Returns the
+        indexes of those that could not be read (the file changed or is gone). Some may be neither delivered nor named:
+        others who read them here landed them. Raises Unavailable: the origin cannot be read at all now; what was
+        delivered stays good."""
         ...
 
     def why(self, segment: Segment) -> str:
@@ -58,7 +63,9 @@ class NoOrigin:
     def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
         return None
 
-    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+    def read(
+        self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None], *, urgent: bool
+    ) -> list[int]:
         raise Unavailable("no origin is readable on this node")
 
     def why(self, segment: Segment) -> str:

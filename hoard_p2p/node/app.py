@@ -24,10 +24,12 @@ from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_SEGMENTS
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
+from hoard_p2p.node.autosealing import AutoSealing
 from hoard_p2p.node.blocking import in_executor, sleep_while
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
 from hoard_p2p.node.courses import Courses
+from hoard_p2p.node.deciding import make_namings
 from hoard_p2p.node.demand import Demand
 from hoard_p2p.node.fetching import make_fetcher
 from hoard_p2p.node.filling import Fills
@@ -103,7 +105,6 @@ class Node:
         self.fillers: Executor = ThreadPoolExecutor(FILL_THREADS, "fill")
         self.writer = self.store.writer()
         self.reader = self.store.reader()
-        self.bulk = BulkClient(security=parts.security)
         self._furnish(port)
 
     def _furnish(self, port: int) -> None:
@@ -113,6 +114,7 @@ class Node:
         self.leases = Leases()
         self.fills = Fills(self)
         self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought, self.store.take_over)
+        self.ranges = Ranges(self.keeper)
         presence = Presence(self.store, self.names, self.executor)
         self.gossip = Gossip(
             self.names, self.control, self.executor, self.store.node_id, self.others, presence=presence
@@ -123,8 +125,11 @@ class Node:
             self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
         )
         streams, hand = self.settings.origin_streams, partial(hand_over, self)
-        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, hand=hand)
+        limit = self.settings.origin_limit
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, limit=limit, hand=hand)
         self.favour = Favour()
+        self.namings = make_namings(self)
+        self.bulk = BulkClient(security=self.security, named=self.namings)
         self.courses = Courses(self)
         self.fetcher = make_fetcher(self)
         self.catalogs = Catalogs(
@@ -136,7 +141,7 @@ class Node:
             executor=self.executor,
             max_catalog=min(MAX_CATALOG, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4),
         )
-        self.ranges = Ranges(self.keeper)
+        self.origins.parts = self.ranges
         self.ranged = make_ranged(self)
         self.demand = Demand(
             store=self.store,
@@ -159,6 +164,7 @@ class Node:
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
         self.repairing = Repairing(self)
+        self.autosealing = AutoSealing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         self.me = own_record(self.settings, self.store, port)

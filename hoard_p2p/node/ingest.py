@@ -55,7 +55,7 @@ class Session:
         self, broker: SlabBroker, executor: Executor, report: Callable[[Body], Awaitable[None]], fits: Fits
     ) -> None:
         self._broker = broker
-        self._executor = executor
+        self.executor = executor
         self._report = report
         self.outcome: Ingested | HoardError | None = None
         self.loan = Loan(broker)
@@ -70,9 +70,9 @@ class Session:
             case "commit":
                 await self._commit(request)
             case "grant" | "give_back" | "could_fit":
-                await asyncio.wrap_future(self._executor.submit(self._room, request))
+                await asyncio.wrap_future(self.executor.submit(self._room, request))
             case "complete_file":
-                await asyncio.wrap_future(self._executor.submit(self._complete, request))
+                await asyncio.wrap_future(self.executor.submit(self._complete, request))
             case "progress":
                 await self._report(request.args)
             case "finished" | "failed":
@@ -82,7 +82,7 @@ class Session:
         return LocalReply()
 
     async def _slab(self, make: Callable[[LocalRequest], SlabHandle], request: LocalRequest) -> LocalReply:
-        making = self._executor.submit(make, request)
+        making = self.executor.submit(make, request)
         try:
             handle = await asyncio.wrap_future(making)
         except asyncio.CancelledError:
@@ -110,7 +110,7 @@ class Session:
             raise BadRequest("a commit came without its extents")
         spill = request.fds.pop(0)  # the thread's from here on: it may outlive the request
         try:
-            committing = self._executor.submit(self._commit_extents, spill)
+            committing = self.executor.submit(self._commit_extents, spill)
         except BaseException:
             os.close(spill)
             raise
@@ -167,18 +167,38 @@ async def ingest(
     stays unreferenced. What it relies on is marked in `claims`, which the caller holds until the snapshot itself is
     known to be in use. `fits` is asked in a thread of `executor`. `memory`: see `ingest_memory`. Raises what the
     process failed with."""
-    scratch = await in_executor(executor, make_scratch, data_dir)
-    lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(1 + _workers())]
     session = Session(broker, executor, report, fits)
+    process = Process("hoard_p2p.node.ingest_main", (str(dir_fd),), (dir_fd,), lines=1 + _workers())
+    return await run(process, session, options, data_dir=data_dir, claims=claims, fds=memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """An ingest process to be: its module, arguments before the descriptors of claims and lines, what it inherits, and
+    how many lines to the node it has."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+    inherited: tuple[int, ...] = ()
+    lines: int = 1
+
+
+async def run(
+    kind: Process, session: Session, options: Body, *, data_dir: Path, claims: Claims, fds: Sequence[int]
+) -> Ingested:
+    """Run an ingest process to its end; `options` and `fds` are its first message. Cancelling kills it. Raises what it
+    failed with."""
+    scratch = await in_executor(session.executor, make_scratch, data_dir)
+    lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(kind.lines)]
     try:
         theirs = [line.fileno() for _, line in lines]
-        argv = _argv(data_dir, scratch, dir_fd, claims.fd, theirs)
+        argv = _argv(kind, data_dir, scratch, claims.fd, theirs)
         process = await asyncio.create_subprocess_exec(
-            *argv, pass_fds=(dir_fd, claims.fd, *theirs), stdin=asyncio.subprocess.DEVNULL
+            *argv, pass_fds=(*kind.inherited, claims.fd, *theirs), stdin=asyncio.subprocess.DEVNULL
         )
         for _, line in lines:
             line.close()
-        await _converse(process, [ours for ours, _ in lines], session, options, memory)
+        await _converse(process, [ours for ours, _ in lines], session, options, fds)
     finally:
         session.loan.close()
         for ours, line in lines:
@@ -206,10 +226,10 @@ def make_scratch(data_dir: Path) -> Path:
         raise store_failure(f"no room for temporary files in {root}", error) from error
 
 
-def _argv(data_dir: Path, scratch: Path, dir_fd: int, claims_fd: int, lines: Sequence[int]) -> list[str]:
+def _argv(kind: Process, data_dir: Path, scratch: Path, claims_fd: int, lines: Sequence[int]) -> list[str]:
     return [
-        sys.executable, "-m", "hoard_p2p.node.ingest_main",
-        os.fspath(data_dir), os.fspath(scratch), str(dir_fd), str(claims_fd), *map(str, lines),
+        sys.executable, "-m", kind.module,
+        os.fspath(data_dir), os.fspath(scratch), *kind.arguments, str(claims_fd), *map(str, lines),
     ]  # fmt: skip
 
 

@@ -136,7 +136,8 @@ def _summary(result: PublishResult) -> dict[str, Json]:
 
 
 @contextmanager
-def _sink(data_dir: Path, broker: NodeBroker, claims: Claims) -> Iterator[ChunkWriter]:
+def sink_into(data_dir: Path, broker: NodeBroker, claims: Claims) -> Iterator[ChunkWriter]:
+    """What this process puts, and what of it is stored already."""
     with StoreReader.open(data_dir) as reader, ChunkWriter(broker, reader, GROUPS, claims) as writer:
         yield writer
 
@@ -144,7 +145,7 @@ def _sink(data_dir: Path, broker: NodeBroker, claims: Claims) -> Iterator[ChunkW
 def _crew(data_dir: Path, lines: Sequence[socket.socket], chunker: Chunker, claims: Claims) -> Crew:
     """A worker for each line to the node. Before the index is opened: LMDB allows no forks after that."""
     crew = Crew(
-        len(lines), chunker, lambda number: _sink(data_dir, NodeBroker(NodeClient(lines[number], ENDLESS)), claims)
+        len(lines), chunker, lambda number: sink_into(data_dir, NodeBroker(NodeClient(lines[number], ENDLESS)), claims)
     )
     for line in lines:  # they are the workers' now
         line.close()
@@ -167,7 +168,7 @@ def _run(
     def report(progress: Progress) -> None:
         broker.call("progress", _progress(progress))
 
-    with _sink(data_dir, broker, claims) as writer, remembering(memory, _summary) as remembered:
+    with sink_into(data_dir, broker, claims) as writer, remembering(memory, _summary) as remembered:
         result = publish_directory(
             dir_fd,
             writer,
@@ -180,12 +181,17 @@ def _run(
     broker.call("finished", {"root": base64.b64encode(result.root).decode(), "summary": _summary(result)})
 
 
-def main(argv: Sequence[str]) -> int:
-    """Arguments: data directory, scratch folder, descriptor of the source, memfd of the claims, descriptors of the
-    socket to the node and of one for each worker."""
+def begin() -> None:
+    """What every ingest process does first: it dies with the node, and logs into its log."""
     logging.basicConfig(level=logging.WARNING, format="ingest: %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the node's to handle
+
+
+def main(argv: Sequence[str]) -> int:
+    """Arguments: data directory, scratch folder, descriptor of the source, memfd of the claims, descriptors of the
+    socket to the node and of one for each worker."""
+    begin()
     data_dir, scratch = Path(argv[0]), Path(argv[1])
     claims, lines = Claims(int(argv[3])), [socket.socket(fileno=int(fd)) for fd in argv[4:]]
     first = framing.receive(lines[0])

@@ -41,6 +41,8 @@ class Metrics(Collector):
         yield CounterMetricFamily("hoard_quarantined_chunks", "Places found damaged", counters.quarantined)
         wrong = sum(node.favour.counted.values())
         yield CounterMetricFamily("hoard_wrong_chunks", "Chunks from peers that did not match their id", wrong)
+        disputes = node.namings.disputes
+        yield CounterMetricFamily("hoard_disputed_pieces", "Pieces that peers said to be something else", disputes)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

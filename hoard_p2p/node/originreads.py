@@ -8,39 +8,44 @@ import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.cluster.agent import ClusterAgent
-from hoard_p2p.errors import CatalogCorrupt, Unavailable
+from hoard_p2p.config import Json
+from hoard_p2p.errors import CatalogCorrupt, OriginRefused, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted
-from hoard_p2p.ids import SnapshotId, chunk_id
+from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import Origin
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.origins import Origins
+from hoard_p2p.node.originwork import Deliver, OneRange, PartsHere, Reading, WholePieces, works_of
+from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.budget import Budget, Late
-from hoard_p2p.origin.directory import DirectoryOrigin
-from hoard_p2p.origin.files import FileRead, Piece, reads
+from hoard_p2p.origin.files import FileRead, reads
+from hoard_p2p.origin.limit import part
+from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.readers import reader_set, readers
+from hoard_p2p.origin.streams import Allowance, Streams, Work
+from hoard_p2p.origin.throttle import share
 from hoard_p2p.peer import ClusterView, NodeId, OriginId, Peer, origin_id
 from hoard_p2p.printing import printable
 from hoard_p2p.transfer.wire_life import Handed
 
 log = logging.getLogger(__name__)
 
-READ_THREADS = 16
-"""Half of them for what readers wait for (`fetch.turns`)."""
+LOOK_THREADS = 4
+LOOK_SECONDS = 20.0
+REFUSALS = 4
+"""Readings in a row that an origin refused, and this node counts as one that cannot read it, until it looks again."""
 
-STALL_SECONDS = 20.0
-"""Without a byte; then the origin counts as away. The thread goes on by itself, and nobody hears of what it reads."""
+PARTS_SECONDS = 60.0
+"""For what other readings of this node have begun to read of a piece."""
 
 KEPT_BUDGETS = KEPT_REASONS = 256
 LOOKED_AT = 16
 """Files that are looked at before copies are dropped because their origin has them."""
-
-Deliver = Callable[[int, memoryview], None]
 
 
 class _Members(NamedTuple):
@@ -49,50 +54,6 @@ class _Members(NamedTuple):
     view: ClusterView
     reading: frozenset[NodeId]
     peers: tuple[Peer, ...]
-
-
-class _Left(Exception):
-    """Nobody waits for this reading any more."""
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One `read` in its thread. `lock` is held while something is delivered."""
-
-    deliver: Deliver
-    failed: list[int] = field(default_factory=list)
-    why: str = ""
-    done: int = 0
-    left: bool = False
-    moved: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def give(self, index: int, data: memoryview) -> None:
-        with self.lock:
-            if self.left:
-                raise _Left
-            self.deliver(index, data)
-            self.done += 1
-        self.moved.set()
-
-    def fail(self, pieces: Sequence[Piece], why: str) -> None:
-        with self.lock:
-            if self.left:
-                raise _Left
-            self.failed += [piece.number for piece in pieces]
-            self.why = self.why or why
-        self.moved.set()
-
-    def moves(self, seconds: float) -> bool:
-        """Wait until something came, failed or ended; false if nothing did in time, and it is not the store that what
-        came waits for."""
-        moved = self.moved.wait(seconds) or self.lock.locked()
-        self.moved.clear()
-        return moved
-
-    def leave(self) -> None:
-        with self.lock:
-            self.left = True
 
 
 class OriginReads:
@@ -105,25 +66,35 @@ class OriginReads:
         agent: ClusterAgent,
         *,
         streams: int,
+        limit: int = 0,
         hand: Callable[[Peer, Handed], None] = lambda _reader, _handed: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`streams`: nodes that read one origin at a time. `hand` tells a reader what was read in its place."""
+        """`streams`: questions that all nodes together ask one origin at a time, and so nodes that read it at most;
+        `limit`: bytes a second that they read of it, 0: no limit. `hand` tells a reader what was read in its place."""
         self._names = names
         self._origins = origins
         self._agent = agent
         self._streams = streams
+        self._limit = limit
         self._hand = hand
         self._clock = clock
         self._members: dict[OriginId, _Members] = {}
         self._budgets: dict[SnapshotId, Budget] = {}
         self._late: Late[NodeId] = Late()
         self._why: dict[tuple[SnapshotId, int], str] = {}
+        self._refusals: dict[str, tuple[int, int]] = {}
+        """Bytes that were good of an origin when it refused something, and how often it did since."""
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(READ_THREADS, "origin")
+        self._pool = ThreadPoolExecutor(LOOK_THREADS, "origin-look")
+        self._reads = Streams(self._allowance, origins.meter)
+        self._underway = Underway()
+        self.parts: PartsHere = WholePieces()
+        """Which ranges of unfinished pieces are here; set it before anything is read."""
 
     def close(self) -> None:
         """Blocking."""
+        self._reads.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _url(self, snapshot: SnapshotId) -> str:
@@ -190,47 +161,116 @@ class OriginReads:
         url = self._url(snapshot)
         if not self._origins.is_open(url):
             return True
-        origin = _directory(self._origins.opened(url))
+        origin = self._origins.opened(url)
         try:
-            async with asyncio.timeout(STALL_SECONDS):
-                return await in_executor(self._pool, lambda: origin.unchanged(reads(catalog, _some(catalog, segments))))
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await in_executor(
+                    self._pool, lambda: _unchanged(origin, reads(catalog, _some(catalog, segments)))
+                )
         except (TimeoutError, CatalogCorrupt):
             return False
 
     # --- reading here
 
-    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Deliver) -> list[int]:
+    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Deliver, *, urgent: bool = False) -> list[int]:
         """See `OriginLane`."""
+        url, origin, plan = self._plan(segment, wanted)
+        with self._underway.reading((segment.snapshot, segment.number)):
+            reading = Reading(segment, wanted, deliver, self.parts, self._underway)
+            self._carry_out(url, origin, works_of(plan, reading, self._reads.seen(url)[0]), reading, urgent)
+        if reading.failed:
+            self._note(segment, url, len(reading.failed), reading.error)
+        return sorted(reading.failed)
+
+    def _carry_out(self, url: str, origin: Origin, works: Sequence[Work], reading: Reading, urgent: bool) -> None:
+        try:
+            self._reads.read(origin, works, urgent=urgent)
+            reading.wait(PARTS_SECONDS)
+        except Unavailable as error:
+            self._trouble(url, error)
+            raise
+        finally:
+            reading.leave()
+            self.meter(url).good(reading.good)
+
+    def read_range(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> bytes:
+        """Blocking: bytes `start` to `stop` of a piece of a lazy snapshot, from the origin, before anything that nobody
+        waits for. Raises Unavailable."""
+        url, origin, (file,) = self._plan(segment, [chunk])
+        whole = file.range_of(file.pieces[0])
+        span = whole._replace(start=whole.start + start, stop=whole.start + stop)
+        one = OneRange(span)
+        try:
+            self._reads.read(origin, [one], urgent=True)
+        except Unavailable as error:
+            self._trouble(url, error)
+            raise
+        if one.error is not None:
+            self._note(segment, url, 1, one.error)
+            raise one.error
+        self.meter(url).good(len(one.data))
+        return one.data
+
+    def _plan(self, segment: Segment, wanted: Sequence[Wanted]) -> tuple[str, Origin, list[FileRead]]:
+        """The origin's URL, the origin, and what to read of it. Raises Unavailable."""
         url, catalog = self._url(segment.snapshot), segment.catalog
         if not url or catalog is None:
             raise Unavailable("the snapshot has no origin to read from")
-        origin = _directory(self._origins.opened(url))
+        origin = self._origins.opened(url)
         try:
-            plan = reads(catalog, [chunk.run for chunk in wanted])
+            return url, origin, reads(catalog, [chunk.run for chunk in wanted])
         except CatalogCorrupt as error:
             raise Unavailable(f"{printable(url)} cannot be read: {error}") from error
-        reading = _Reading(deliver)
-        running = self._pool.submit(_read, origin, plan, wanted, reading)
-        while not running.done():
-            if not reading.moves(STALL_SECONDS) and not running.done():
-                running.cancel()
-                reading.leave()
-                self._origins.soon_from_thread()
-                raise Unavailable(f"the origin {printable(url)} sent nothing for {STALL_SECONDS:.0f} s")
-        running.result()
-        if reading.failed:
-            origin.meter.failed(len(reading.failed), reading.why)
-            log.warning("the origin %s lacks %d chunks, for instance of %s", url, len(reading.failed), reading.why)
-            self._origins.soon_from_thread()
-            with self._lock:
-                self._why[segment.snapshot, segment.number] = f"its origin: {reading.why}"
-                while len(self._why) > KEPT_REASONS:
-                    del self._why[next(iter(self._why))]
-        return sorted(reading.failed)
 
-    def read_range(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> bytes:
-        """Blocking, for any thread: bytes of a piece that a reader waits for. Raises Unavailable, OriginFailed."""
-        raise Unavailable("ranges of origins cannot be read yet")
+    def _trouble(self, url: str, error: Unavailable) -> None:
+        """The origin as a whole cannot be read now."""
+        self.meter(url).failed(1, str(error))
+        self._origins.soon_from_thread()
+
+    def _note(self, segment: Segment, url: str, chunks: int, error: Exception | None) -> None:
+        """Some of it cannot."""
+        why = str(error) if error is not None else "others here who read them did not get them"
+        if isinstance(error, OriginRefused):
+            self._refused(url, why)
+        self.meter(url).failed(chunks, why)
+        log.warning("the origin %s lacks %d chunks, for instance of %s", url, chunks, why)
+        self._origins.soon_from_thread()
+        with self._lock:
+            self._why[segment.snapshot, segment.number] = f"its origin: {why}"
+            while len(self._why) > KEPT_REASONS:
+                del self._why[next(iter(self._why))]
+
+    def _refused(self, url: str, why: str) -> None:
+        """This node may not read an object; nor the whole origin, if one after the other is like that."""
+        with self._lock:
+            good, times = self.meter(url).reading.good, self._refusals.get(url, (0, 0))
+            times = (good, times[1] + 1) if times[0] == good else (good, 1)
+            self._refusals[url] = times
+        if times[1] >= REFUSALS:
+            self._origins.refused(url, why)
+
+    def meter(self, url: str) -> Meter:
+        """What was read from an origin, by its URL. For any thread."""
+        return self._origins.meter(url)
+
+    def told(self, url: str) -> dict[str, Json]:
+        """What a status shows of how an origin may be read."""
+        streams, throttled = self._reads.seen(url)
+        budgets = [budget.left for snapshot, budget in self._budgets.items() if self._url(snapshot) == url]
+        return {
+            "streams": streams,
+            "streams_cluster": self._streams,
+            "throttled": throttled,
+            "limit": int(self._allowance(url).rate),
+            "limit_cluster": self._limit,
+            "bypass_left": sum(budgets),
+        }
+
+    def _allowance(self, url: str) -> Allowance:
+        """For any thread."""
+        members = self._members.get(origin_id(url))
+        count = len(members.peers) if members is not None else 1
+        return Allowance(share(self._streams, count), part(self._limit, count))
 
     def why(self, segment: Segment) -> str:
         """See `OriginLane`."""
@@ -243,6 +283,8 @@ class OriginReads:
         """That many bytes of a snapshot came here, from wherever: a part of them may be read past late readers."""
         with self._lock:
             self._budget(snapshot).received(size)
+        if url := self._url(snapshot):
+            self.meter(url).came(size)
 
     def _budget(self, snapshot: SnapshotId) -> Budget:
         found = self._budgets.pop(snapshot, None) or Budget()
@@ -256,7 +298,7 @@ class OriginReads:
         url = self._url(segment.snapshot) if segment.number >= 0 else ""
         if not url or not self._origins.is_open(url):
             return False
-        first_byte = self._origins.meter(url).median_first_byte
+        first_byte = self.meter(url).median_first_byte
         cost = size * self._sharing(segment.snapshot)
         with self._lock:
             return self._budget(segment.snapshot).may_bypass(cost, waited, first_byte)
@@ -271,6 +313,7 @@ class OriginReads:
         cost = size * self._sharing(segment.snapshot)
         with self._lock:
             self._budget(segment.snapshot).bypassed(cost)
+        self.meter(self._url(segment.snapshot)).bypassed(size)
         self._late.passed(reader.node_id, size, self._clock())
 
     def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:
@@ -283,13 +326,6 @@ class OriginReads:
         self._late.was_late(reader.node_id, self._clock())
 
 
-def _directory(origin: Origin) -> DirectoryOrigin:
-    """Raises Unavailable for other kinds."""
-    if isinstance(origin, DirectoryOrigin):
-        return origin
-    raise Unavailable(f"the origin {printable(origin.url)} is of a kind that this version cannot read")
-
-
 def _some(catalog: Catalog, segments: Sequence[int]) -> list[int]:
     """About `LOOKED_AT` of the runs of these segments, spread evenly."""
     chosen = segments[:: -(-len(segments) // LOOKED_AT)]
@@ -298,20 +334,13 @@ def _some(catalog: Catalog, segments: Sequence[int]) -> list[int]:
     return [run for runs in ranges for run in runs[:: -(-len(runs) // each)]]
 
 
-def _read(origin: DirectoryOrigin, plan: Sequence[FileRead], wanted: Sequence[Wanted], reading: _Reading) -> None:
-    """In a thread of ours: each chunk is hashed before anybody gets it (I1)."""
-    names = {piece.number: file for file in plan for piece in file.pieces}
-
-    def take(piece: Piece, data: memoryview) -> None:
-        if chunk_id(data) != wanted[piece.number].chunk_id:
-            reading.fail([piece], f"{origin.name(names[piece.number])}: changed since it was published")
-            return
-        origin.meter.good(piece.length)
-        reading.give(piece.number, data)
-
-    try:
-        origin.read_files(plan, take, reading.fail)
-    except _Left:
-        return
-    finally:
-        reading.moved.set()
+def _unchanged(origin: Origin, plan: Sequence[FileRead]) -> bool:
+    """Blocking. Whether these objects are there as they were, as far as reading a byte of each tells."""
+    into = memoryview(bytearray(1))
+    for file in plan:
+        try:
+            where = file.range_of(file.pieces[0])
+            origin.read(where._replace(stop=where.start + 1), into, lambda _: None)
+        except Unavailable:
+            return False
+    return True

@@ -38,6 +38,9 @@ MOST_ORIGINS = 256
 LOOK_THREADS = 4
 LOOK_SECONDS = 10.0
 LOOK_AGAIN = 60.0
+LOOK_SOON = 5.0
+"""After an origin went away: it may have been a moment."""
+
 TICK = 1.0
 
 
@@ -124,6 +127,9 @@ class Origins:
                     logging.WARNING if before is not None and before.opened is not None else logging.INFO,
                     "%s", origin.why,
                 )  # fmt: skip
+        lost = [one for one in found if one.opened is None and self.is_open(one.url)]
+        if lost:
+            self._due = min(self._due, time.monotonic() + LOOK_SOON)
         named = {url: self._known[url] for url in self._named_meanwhile}
         self._known = {origin.url: origin for origin in found} | named
         self._tell()
@@ -155,7 +161,7 @@ class Origins:
         opened = None if known is None else known.opened
         try:
             grant = self.permissions.check(url)
-            opened = opened or self._metered(open_origin(url, as_owner=grant.as_owner, trusted=grant.trusted), url)
+            opened = opened or open_origin(url, as_owner=grant.as_owner, trusted=grant.trusted)
             with suppress(OriginBusy):  # it is there
                 opened.check()
         except HoardError as error:
@@ -163,11 +169,6 @@ class Origins:
                 opened.close()
             return KnownOrigin(url, origin_id(url), None, str(error))
         return KnownOrigin(url, origin_id(url), opened, "")
-
-    def _metered(self, opened: Origin, url: str) -> Origin:
-        if isinstance(opened, DirectoryOrigin):
-            opened.meter = self.meter(url)
-        return opened
 
     # --- naming
 
@@ -220,7 +221,7 @@ class Origins:
                 "different containers? Publish it without --shared-origin, or where the node sees it"
             )
         self.permissions.add(str(path), str(real))
-        return self._metered(opened, address.url)
+        return opened
 
     async def grant(self, url: str) -> Grant:
         """How this node may read an origin: what a process that lists it has to know. Raises Refused, Unavailable,
@@ -268,4 +269,7 @@ def _body(origin: KnownOrigin, meter: Meter, nodes: int) -> dict[str, Json]:
         "good": reading.good,
         "errors": reading.errors,
         "last_error": reading.last_error,
+        "spared": reading.spared,
+        "bypassed": reading.bypassed,
+        "rate": int(reading.rate),
     }

@@ -136,7 +136,7 @@ class Ranged:
             await self._ranges.changed(chunk)
             return None
         claimed = [wanted._replace(start=start, stop=stop) for start, stop in look.ranges]
-        came = await asyncio.shield(self._group.create_task(self._brought(claimed, end)))
+        came = await asyncio.shield(self._group.create_task(self._brought(wanted, claimed, end)))
         if isinstance(came, HoardError):
             raise came
         return came
@@ -145,24 +145,25 @@ class Ranged:
         landed = await self._chunk(wanted.segment, wanted.chunk, max(0.0, end - self._loop.time()))
         return Part(landed.place, landed.data, False)
 
-    async def _brought(self, left: list[Range], end: float) -> Part | HoardError | None:
-        """Have claimed ranges of a piece brought; the whole piece if it came instead, or with the last of them."""
-        first = left[0]
+    async def _brought(self, wanted: Range, left: list[Range], end: float) -> Part | HoardError | None:
+        """Have claimed ranges of a piece brought; what was wanted, or the whole piece, if that came instead."""
         try:
-            if await self._ordinary(first.segment):
+            if await self._ordinary(wanted.segment):
                 self._release(left)
-                return await self._whole(first, end)
+                return await self._whole(wanted, end)
             while left:
-                landed = await self._one(left[0])
+                came = await self._one(wanted, left[0])
+                if isinstance(came, bytes):
+                    return Part(None, came, True)
                 left.pop(0)
-                if landed is not None:
-                    self._landed(first.segment, first.chunk, landed)
-                    return Part(landed.place, landed.data, False)
+                if came is not None:
+                    self._landed(wanted.segment, wanted.chunk, came)
+                    return Part(came.place, came.data, False)
             return None
         except HoardError as error:
             return error
         except Exception as error:  # the door of this task: a bug must not end the group, and the node with it
-            log.exception("a range of piece %s could not be brought", short(first.chunk.chunk_id))
+            log.exception("a range of piece %s could not be brought", short(wanted.chunk.chunk_id))
             return HoardError(f"internal error: {error!r}; the node's log has the details")
         finally:
             self._release(left)
@@ -175,19 +176,20 @@ class Ranged:
     def _release(self, left: list[Range]) -> None:
         while left:
             lost = left.pop()
-            self._ranges.lost(lost.segment, lost.chunk, lost.start, lost.stop)
+            self._ranges.release(lost.chunk, lost.start, lost.stop)
 
-    async def _one(self, wanted: Range) -> Landed | None:
-        """One range, from the reader of its segment or who takes over."""
+    async def _one(self, wanted: Range, claimed: Range) -> Landed | bytes | None:
+        """A claimed range, read here; or all that is wanted, from the reader of the segment or who takes over. What a
+        peer sends can be compared with nothing: it is for the read at hand, and no chunk is made of it."""
         without: set[NodeId] = set()
         failure: Unavailable = ChunkUnavailable("no node is there that reads its origin")
         while (reader := self._lane.reader(wanted.segment, without)) is not None:
             try:
                 if reader.node_id == self._me:
-                    return await self._read(wanted)
+                    return await self._read(claimed)
                 if wanted.hops >= MOST_HOPS:
                     raise ChunkUnavailable("another node reads that segment, and the question was passed on twice")
-                return await self._ask_reader(reader, wanted)
+                return await self._ask_reader(reader, wanted, claimed)
             except ObjectChanged:
                 raise
             except Unavailable as error:
@@ -201,16 +203,13 @@ class Ranged:
 
     def _read_here(self, wanted: Range) -> Landed | None:
         data = self._lane.read_range(wanted.segment, wanted.chunk, wanted.start, wanted.stop)
-        return self._land(wanted, data)
-
-    def _land(self, wanted: Range, data: bytes) -> Landed | None:
         if len(data) != wanted.stop - wanted.start:
             raise Unavailable(f"{len(data)} bytes came instead of {wanted.stop - wanted.start}")
         return self._ranges.land(wanted.segment, wanted.chunk, wanted.start, memoryview(data))
 
-    async def _ask_reader(self, reader: Peer, wanted: Range) -> Landed | None:
-        """Ask until the bytes come; past a reader that is late as far as the budget goes."""
-        size, began = wanted.stop - wanted.start, self._loop.time()
+    async def _ask_reader(self, reader: Peer, wanted: Range, claimed: Range) -> Landed | bytes | None:
+        """Ask until the bytes come; past a reader that is late, as far as the budget goes."""
+        size, began = claimed.stop - claimed.start, self._loop.time()
         passed_on = wanted._replace(hops=wanted.hops + 1)
         asking = self._loop.run_in_executor(self._pool, self._ask, reader, passed_on)
         try:
@@ -218,14 +217,14 @@ class Ranged:
                 done, _ = await asyncio.wait({asking}, timeout=LOOK_SECONDS)
                 data = asking.result() if done else None
                 if data is not None:
-                    return await in_executor(self._pool, self._land, wanted, data)
+                    return data
                 waited = self._loop.time() - began
                 if waited >= SILENT_SECONDS:
                     self._lane.silent(reader)
                     raise Unavailable(f"{reader.name} sent nothing for {SILENT_SECONDS:g} s")
                 if self._lane.may_bypass(wanted.segment, size, waited):
                     self._lane.bypassed(wanted.segment, reader, size)
-                    return await self._read(wanted)
+                    return await self._read(claimed)
                 if done:
                     asking = self._loop.run_in_executor(self._pool, self._ask, reader, passed_on)
         finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from hoard_p2p.errors import StoreFailed
+from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Place
@@ -24,6 +24,8 @@ MOST_LOOSE = 256 << 20
 
 MOST_PIECES = 1 << 16
 KEPT_DELIVERED = 4096
+DELIVERED_SECONDS = 5.0
+"""For so long a piece that was given to who keeps it counts as on its way to the index; later, it was not kept."""
 
 _Key: TypeAlias = ChunkId
 
@@ -55,7 +57,7 @@ class Here(NamedTuple):
 
 
 class Mine(NamedTuple):
-    """These ranges are to be read by who asked, who tells `land` or `lost` of each."""
+    """These ranges are to be read by who asked, who tells `land` or `release` of each."""
 
     ranges: list[tuple[int, int]]
 
@@ -96,8 +98,8 @@ class Ranges:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pieces: OrderedDict[_Key, _Piece] = OrderedDict()
-        self._delivered: OrderedDict[_Key, None] = OrderedDict()
-        """Whole, and given to who keeps them: not to be read again though they are not in the index yet."""
+        self._delivered: OrderedDict[_Key, float] = OrderedDict()
+        """Whole, and given to who keeps them, and when: not to be read again though they are not in the index yet."""
         self._loose = 0
         self._lock = threading.Condition()
         self._rooms = threading.local()
@@ -107,7 +109,7 @@ class Ranges:
     def look(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> Here | Mine | Awaited:
         """Whether a range of a piece that is not here as a whole is here, or who gets it: if nobody does, who asks."""
         with self._lock:
-            if chunk.chunk_id in self._delivered:
+            if self._clock() - self._delivered.get(chunk.chunk_id, float("-inf")) < DELIVERED_SECONDS:
                 return Awaited(True)
             piece = self._piece(segment, chunk)
             if piece.composing:
@@ -127,12 +129,12 @@ class Ranges:
         try:
             try:
                 return Landed(self._store.keep(piece.segment, chunk, whole), b"")
-            except StoreFailed:  # I5: what came is used all the same
+            except (StoreFailed, ChunkCorrupt):  # I5: what came is used all the same; readers compare what is known
                 return Landed(None, bytes(whole))
         finally:
             self._drop(piece)
 
-    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
+    def release(self, chunk: Wanted, start: int, stop: int) -> None:
         """A range that `look` gave did not come: who waits for it looks again."""
         self._release(chunk, start, stop, fills=0)
 
@@ -171,7 +173,7 @@ class Ranges:
         with self._lock:
             piece.fills -= 1
             if whole is not None:
-                self._delivered[chunk.chunk_id] = None
+                self._delivered[chunk.chunk_id] = self._clock()
                 if len(self._delivered) > KEPT_DELIVERED:
                     self._delivered.popitem(last=False)
         if whole is not None:
@@ -179,7 +181,7 @@ class Ranges:
         return whole
 
     def gave_up(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
-        """Such a range did not come."""
+        """Such a range did not come: who waits for it looks again."""
         self._release(chunk, start, stop, fills=1)
 
     def settled(self, segment: Segment, chunk: Wanted, seconds: float) -> bool:

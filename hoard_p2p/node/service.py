@@ -9,7 +9,8 @@ from typing import NamedTuple
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, HoardError
 from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
-from hoard_p2p.interfaces import Place, Residency, SegmentAsk
+from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
+from hoard_p2p.node import contents, ranging
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.handing import take
@@ -22,6 +23,7 @@ from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
@@ -93,7 +95,8 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        contents = [self._content(one) for one in ids]  # once: what an origin key is may be forgotten meanwhile
+        # Looked up once: what a key is may be forgotten meanwhile. An unknown one stands for itself: it lies nowhere.
+        contents = [found or one for one, found in zip(ids, self._node.writer.contents(ids), strict=True)]
         counted = self._counted(contents)
         lent: list[SendExtent | None] = []
         try:
@@ -105,10 +108,6 @@ class NodeService:
             self.release([extent for extent in lent if extent is not None], 0)
             raise
         return lent
-
-    def _content(self, asked: ChunkId) -> ChunkId:
-        """What to send. An origin key stands for itself where its piece is unknown: nothing lies under it."""
-        return self._node.reader.content(asked) or asked if is_origin_key(asked) else asked
 
     def _lend(self, chunk_id: ChunkId, place: Place) -> SendExtent | None:
         """Of a place that is counted as being sent; counted no more if it cannot be."""
@@ -166,6 +165,16 @@ class NodeService:
 
     def feed(self, ask: SegmentAsk, patience: float) -> AsyncGenerator[Sequence[Fed] | FeedEnd, None]:
         return self._feeding.feed(ask, patience)
+
+    async def range(self, ask: RangeAsk) -> bytes | FeedEnd:
+        try:
+            data = await ranging.serve(self._node, ask)
+        except HoardError as error:
+            return FeedEnd(False, str(error))
+        return FeedEnd(True, "it is on its way") if data is None else data
+
+    async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
+        return await contents.answer(self._node, request)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""

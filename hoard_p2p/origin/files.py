@@ -1,4 +1,4 @@
-"""Where the chunks of a snapshot lie in the files of a directory origin. Pure.
+"""Where the chunks of a snapshot lie in the objects of its origin. Pure.
 
 Chunk runs ascend with the inodes of the files that they belong to (docs/formats.md, Catalog), so the file of a run is
 found by bisection, and nothing is kept per file.
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import CatalogCorrupt
+from hoard_p2p.interfaces import ObjectRange
 
 READ_AT_ONCE = 8 << 20
 """Bytes of neighbouring pieces that are read in one go."""
@@ -26,11 +27,15 @@ class Piece(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class FileRead:
     """What to read of one file, in the order of offsets. `path` is relative to the origin; `size`: the file's length
-    when it was published."""
+    when it was published; `version`: the one that was listed, empty unless the snapshot is lazy."""
 
     path: bytes
     size: int
     pieces: tuple[Piece, ...]
+    version: bytes = b""
+
+    def range_of(self, piece: Piece) -> ObjectRange:
+        return ObjectRange(self.path, self.size, self.version, piece.offset, piece.offset + piece.length)
 
     def spans(self) -> list[tuple[Piece, ...]]:
         """Neighbouring pieces together, at most `READ_AT_ONCE` bytes (but always one piece)."""
@@ -91,4 +96,4 @@ def reads(catalog: Catalog, runs: Sequence[int]) -> list[FileRead]:
 
 
 def _file_read(catalog: Catalog, inode: int, pieces: Sequence[Piece]) -> FileRead:
-    return FileRead(catalog.path_of(inode), catalog.size(inode), tuple(pieces))
+    return FileRead(catalog.path_of(inode), catalog.size(inode), tuple(pieces), catalog.version(inode))

@@ -27,7 +27,7 @@ TIMES = ("mtime", "updated", "LastModified", "last_modified", "modified", "modif
 
 MODE = 0o644
 MAX_VERSION = 255
-AGAIN = "publish it again"
+AGAIN = "publish again"
 _BUSY = frozenset({429, 503})
 _REFUSED = frozenset({401, 403})
 

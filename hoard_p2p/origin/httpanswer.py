@@ -16,9 +16,6 @@ from time import monotonic
 from hoard_p2p.errors import OriginBusy, OriginFailed
 from hoard_p2p.printing import printable
 
-SILENT_SECONDS = 20.0
-"""Without a byte for so long, a server counts as stuck."""
-
 LONGEST_LINE = 4096
 
 _WAKE_SECONDS = 1
@@ -37,13 +34,15 @@ class Stale(Exception):
 class Connection:
     """One connection; used by one thread at a time."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, silent: float) -> None:
+        """`silent`: seconds without a byte after which the server counts as stuck."""
         self.sock = sock
+        self.silent = silent
         self.used = False
         wake = struct.pack("ll", _WAKE_SECONDS, 0)
         sock.settimeout(None)  # with a timeout of Python's each call would be two
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wake)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(SILENT_SECONDS), 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(silent)), 0))
         self._flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
 
     def stale(self) -> bool:
@@ -56,7 +55,7 @@ class Connection:
         try:
             self.sock.sendall(data)
         except (BlockingIOError, ssl.SSLWantWriteError) as error:
-            raise OriginBusy(f"took no byte of a question for {SILENT_SECONDS:.0f} s") from error
+            raise OriginBusy(f"took no byte of a question for {self.silent:g} s") from error
         except OSError as error:
             raise self._broken(error) from error
 
@@ -67,20 +66,20 @@ class Connection:
                 return self.sock.recv(size)
             except (BlockingIOError, ssl.SSLWantReadError):
                 if monotonic() >= until:
-                    raise OriginBusy(f"sent nothing for {SILENT_SECONDS:.0f} s") from None
+                    raise OriginBusy(f"sent nothing for {self.silent:g} s") from None
             except OSError as error:
                 raise self._broken(error) from error
 
     def fill(self, into: memoryview, moved: Callable[[int], None]) -> None:
         """Exactly as many bytes as `into` has."""
-        done, until = 0, monotonic() + SILENT_SECONDS
+        done, until = 0, monotonic() + self.silent
         while done < len(into):
             try:
                 count = self.sock.recv_into(into[done : done + _AT_ONCE], 0, self._flags)
             except (BlockingIOError, ssl.SSLWantReadError):
                 if monotonic() >= until:
                     raise OriginBusy(
-                        f"stopped after {done} of {len(into)} bytes: nothing for {SILENT_SECONDS:.0f} s"
+                        f"stopped after {done} of {len(into)} bytes: nothing for {self.silent:g} s"
                     ) from None
                 continue
             except OSError as error:
@@ -88,7 +87,7 @@ class Connection:
             if not count:
                 raise OriginFailed(f"ended after {done} of {len(into)} bytes")
             done += count
-            until = monotonic() + SILENT_SECONDS
+            until = monotonic() + self.silent
             moved(count)
 
     def _broken(self, error: OSError) -> Exception:
@@ -164,7 +163,7 @@ class Answer:
         return int(told)
 
     def _head(self) -> tuple[int, dict[str, str]]:
-        data, until = self._rest, monotonic() + SILENT_SECONDS
+        data, until = self._rest, monotonic() + self._connection.silent
         while (end := data.find(b"\r\n\r\n")) < 0:
             if len(data) > _LONGEST_HEAD:
                 raise OriginFailed("sends what is no HTTP, or more than 64 KiB of headers")
@@ -175,13 +174,13 @@ class Answer:
                 raise OriginFailed("closed the connection without an answer")
             data += part
             if monotonic() >= until:
-                raise OriginBusy(f"did not finish the head of its answer in {SILENT_SECONDS:.0f} s")
+                raise OriginBusy(f"did not finish the head of its answer in {self._connection.silent:g} s")
         self._connection.used = False  # it answers: what breaks now is no old connection
         self._rest = data[end + 4 :]
         return parse_head(data[:end].decode("latin-1"))
 
     def _line(self) -> bytes:
-        until = monotonic() + SILENT_SECONDS
+        until = monotonic() + self._connection.silent
         while (end := self._rest.find(b"\r\n")) < 0:
             if len(self._rest) > LONGEST_LINE:
                 raise OriginFailed("sends chunks that cannot be read")
@@ -213,7 +212,7 @@ class Answer:
     def _exactly(self, size: int) -> Iterator[bytes]:
         while size:
             if not self._rest:
-                self._rest = self._connection.some(min(size, 1 << 16), monotonic() + SILENT_SECONDS)
+                self._rest = self._connection.some(min(size, 1 << 16), monotonic() + self._connection.silent)
                 if not self._rest:
                     raise OriginFailed("ended in the middle of an answer")
             part, self._rest = self._rest[:size], self._rest[size:]
@@ -223,7 +222,7 @@ class Answer:
     def _to_the_end(self) -> Iterator[bytes]:
         part, self._rest = self._rest, b""
         yield part
-        while part := self._connection.some(1 << 16, monotonic() + SILENT_SECONDS):
+        while part := self._connection.some(1 << 16, monotonic() + self._connection.silent):
             yield part
 
 

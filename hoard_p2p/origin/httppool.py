@@ -19,6 +19,9 @@ from hoard_p2p.printing import printable
 
 CONNECT_SECONDS = 5.0
 
+SILENT_SECONDS = 20.0
+"""Without a byte for so long, a server counts as stuck."""
+
 KEPT = 64
 """Idle connections to one host."""
 
@@ -28,7 +31,8 @@ _PORTS = {"http": 80, "https": 443}
 class Http:
     """Kept connections to some hosts. For any thread. Proxies as in `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: float = SILENT_SECONDS) -> None:
+        self._silent = silent
         self._ca_bundle = ""
         self._tls: ssl.SSLContext | None = None
         self._lock = threading.Lock()
@@ -122,7 +126,7 @@ class Http:
                 if proxy:
                     _tunnel(sock, proxy, host, port)
                 sock = self._context().wrap_socket(sock, server_hostname=host)
-            connection = Connection(sock)
+            connection = Connection(sock, self._silent)
         except OSError as error:
             sock.close()
             raise OriginFailed(f"{base.host}: no secure connection: {error.strerror or error}") from error

@@ -43,7 +43,9 @@ def _directory(path: Path, url: str, directory: int | None, as_owner: bool) -> O
 
 def _remote(address: Address, trusted: frozenset[str]) -> Origin:
     if address.s3 is not None:
-        raise Unavailable(f"the origin {printable(address.url)} is of a kind that this version cannot read")
+        from hoard_p2p.origin.s3 import S3Origin
+
+        return S3Origin(address.s3)
     if address.scheme in WEB_PORTS:
         from hoard_p2p.origin.web import WebOrigin
 

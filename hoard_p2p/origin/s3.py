@@ -16,7 +16,7 @@ from typing import TypeVar
 from hoard_p2p.errors import OriginFailed
 from hoard_p2p.interfaces import Kind, Listed, ObjectRange
 from hoard_p2p.origin.httpanswer import Answer
-from hoard_p2p.origin.httppool import Http
+from hoard_p2p.origin.httppool import SILENT_SECONDS, Http
 from hoard_p2p.origin.s3account import Account
 from hoard_p2p.origin.s3failures import changed, failure, hopeless, is_expired, is_gone, is_moved
 from hoard_p2p.origin.s3places import Endpoint, elsewhere, endpoint_of
@@ -35,8 +35,7 @@ _TURNS = 4
 """Times that one question is asked: the region learned, a redirect, credentials renewed."""
 
 _PAGE_TRIES = 8
-_PAGE_WAIT = 0.25
-"""Seconds before a page is asked for again, twice as long each time."""
+PAGE_WAIT = 0.25
 
 T = TypeVar("T")
 
@@ -44,13 +43,16 @@ T = TypeVar("T")
 class S3Origin:
     """See the module. An `interfaces.Origin`; opens nothing before it is asked."""
 
-    def __init__(self, address: S3Address) -> None:
+    def __init__(self, address: S3Address, *, silent: float = SILENT_SECONDS, patience: float = PAGE_WAIT) -> None:
+        """`silent`: seconds without a byte after which the server counts as stuck; `patience`: before a page of a
+        listing is asked for again, twice as long each time."""
+        self._patience = patience
         self.address = address
         self.account = Account(address)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._endpoint: Endpoint | None = None
-        self._http = Http()
+        self._http = Http(silent)
         self._jitter = Random()
         self._amz = {"x-amz-request-payer": "requester"} if address.requester_pays else {}
         self._prefix = address.prefix.encode()
@@ -135,7 +137,7 @@ class S3Origin:
             except OriginFailed as error:
                 if not error.again or tried == _PAGE_TRIES:
                     raise
-            wait = _PAGE_WAIT * 2 ** (tried - 1)
+            wait = self._patience * 2 ** (tried - 1)
             if self._closed.wait(wait * (0.5 + self._jitter.random())):
                 break
         raise OriginFailed(f"{self.url}: is no longer read here")

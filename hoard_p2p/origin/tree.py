@@ -22,7 +22,7 @@ _GONE = frozenset({ENOENT, ESTALE, ENOTDIR, ELOOP})
 """What was listed is not there any more, or something else: what it is then is found by who lists again."""
 
 OPEN_LEVELS = 64
-"""So many directories are open at once; deeper ones wait, by their paths."""
+"""So many directories are open at once, with two descriptors each; deeper ones wait, by their paths."""
 
 SPECIAL = {
     stat.S_IFIFO: b"a named pipe",

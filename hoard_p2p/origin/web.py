@@ -25,7 +25,7 @@ LOOKERS = 8
 MODE = 0o644
 MAX_VERSION = 255
 PAGE = 1 << 16
-AGAIN = "publish it again"
+AGAIN = "publish again"
 
 
 class WebOrigin:
@@ -113,9 +113,10 @@ class WebOrigin:
 
     def read(self, wanted: ObjectRange, into: memoryview, moved: Callable[[int], None]) -> None:
         """See `Origin`."""
-        if wanted.start == wanted.stop:
-            return
         url = self._object(wanted.path)
+        if not len(into):
+            self._compare(wanted, url)
+            return
         with self._door.ask("GET", url, _conditions(wanted)) as answer:
             response = answer.response
             _check_status(response, url, (200, 206))
@@ -128,6 +129,17 @@ class WebOrigin:
                     raise OriginFailed(f"{printable(url)}: it ended after {done:,} of {len(into):,} bytes")
                 done += count
                 moved(count)
+
+    def _compare(self, wanted: ObjectRange, url: str) -> None:
+        """Of an empty object there is no byte to ask for."""
+        with self._door.ask("HEAD", url, {}) as answer:
+            answer.response.read()
+            _check_status(answer.response, url, (200,))
+            _check_version(answer.response, wanted, url)
+            length = answer.response.getheader("Content-Length", "")
+            if length != str(wanted.size):
+                told = f"{printable(length)} bytes now, {wanted.size:,} when it was listed"
+                raise ObjectChanged(f"{printable(url)}: {told}; {AGAIN}")
 
 
 def _conditions(wanted: ObjectRange) -> dict[str, str]:

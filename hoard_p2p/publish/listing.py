@@ -12,6 +12,7 @@ from blake3 import blake3
 from hoard_p2p.catalog.layout import MAX_NAME, MAX_SIZE, MAX_TARGET, MAX_VERSION
 from hoard_p2p.catalog.xattrs import decode_xattrs, encode_xattrs
 from hoard_p2p.interfaces import Kind, Listed
+from hoard_p2p.printing import printable
 
 MAX_LISTED_PATH = 4095
 """Bytes of a path that one system call takes."""
@@ -47,6 +48,8 @@ def mapped(entry: Listed) -> Listed | Unmappable:
     """The entry as a snapshot has it: an object that only marks a directory (`dir/` without data) is that directory.
     Whether others have the same path, or one below it, shows when all are sorted."""
     path = entry.path
+    if entry.kind is Kind.UNREADABLE:
+        return Unmappable(path, printable(entry.target))
     if path.endswith(b"/") or not path:
         if entry.size and entry.kind is not Kind.DIRECTORY:
             return Unmappable(path, SLASH_WITH_DATA if path else "has no name")

@@ -16,13 +16,14 @@ from typing import TypeAlias
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key, short
-from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
+from hoard_p2p.interfaces import RangeAsk, RangeEnd, Residency, SegmentAsk, StreamEnd
 from hoard_p2p.peer import News, NodeId, Peer, Standing
 from hoard_p2p.transfer.intake import Named, believed
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.server import DEFAULT_LIMITS, Limits, make_server
 from hoard_p2p.transfer.service import Fed, FeedEnd, Located, PeerService, SendExtent
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import NO_NEWS, KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
@@ -77,6 +78,8 @@ class FileService:
     contents_of: dict[ChunkId, ChunkId] = field(default_factory=dict)
     feed_end: FeedEnd = NOBODY
     asks: list[tuple[SegmentAsk, float]] = field(default_factory=list)
+    ranges: list[RangeAsk] = field(default_factory=list)
+    segment_contents: dict[int, bytes] = field(default_factory=dict)
     located: int = 0
     open_extents: int = 0
     sent: int = 0
@@ -175,6 +178,17 @@ class FileService:
         extent = self.locate([self.keys.get(run, wanted)])[0]
         return None if extent is None else Fed(index, extent)
 
+    async def range(self, ask: RangeAsk) -> bytes | FeedEnd:
+        self.ranges.append(ask)
+        if ask.run >= len(self.runs):
+            return self.feed_end
+        offset, length = self.places[self.runs[ask.run]]
+        stop = ask.start + ask.length
+        return os.pread(self._fd, ask.length, offset + ask.start) if stop <= length else self.feed_end
+
+    async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
+        return [self.segment_contents[segment] for segment in request.segments]
+
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         self.adopted.append(request)
         return self.reply
@@ -229,9 +243,9 @@ def serving(service: PeerService, limits: Limits = DEFAULT_LIMITS, security: Sec
 
 
 class MemoryPeers:
-    """A `PeerChunks` and `PeerSegments` whose peers are dictionaries: what `holdings` has for a node id can be fetched
-    from it; a node that is not there does not answer. Streams end as `ends` says of the node; `asks` are the questions
-    that came."""
+    """A `PeerChunks`, `PeerSegments` and `PeerRanges` whose peers are dictionaries: what `holdings` has for a node id
+    can be fetched from it; a node that is not there does not answer. Parts are those of `pieces`, by their runs.
+    Streams and ranges end as `ends` says of the node; `asks` and `ranges` are the questions that came."""
 
     def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]], named: Named = believed) -> None:
         self.holdings = holdings
@@ -240,6 +254,8 @@ class MemoryPeers:
         self.ends: dict[NodeId, FeedEnd] = {}
         self.asks: list[tuple[NodeId, SegmentAsk]] = []
         self.abandoned: list[NodeId] = []
+        self.pieces: dict[NodeId, dict[int, bytes]] = {}
+        self.ranges: list[tuple[NodeId, RangeAsk]] = []
 
     def fetch(self, peer: Peer, wanted: Wanted, deliver: Deliver, *, timeout: float) -> list[int]:
         if not wanted:
@@ -260,6 +276,17 @@ class MemoryPeers:
             self.fetched.append((peer.node_id, expected))
             deliver(index, memoryview(data))
         return missing
+
+    def range(self, peer: Peer, ask: RangeAsk, into: memoryview, *, timeout: float) -> RangeEnd:
+        if peer.node_id not in self.holdings:
+            raise PeerUnavailable(f"{peer.url} cannot be reached")
+        self.ranges.append((peer.node_id, ask))
+        piece = self.pieces.get(peer.node_id, {}).get(ask.run, b"")
+        if ask.start + ask.length > len(piece):
+            end = self.ends.get(peer.node_id, NOBODY)
+            return RangeEnd(False, end.pending, end.reason)
+        into[:] = piece[ask.start : ask.start + ask.length]
+        return RangeEnd(True, False, "")
 
     def abandon(self, peer: Peer, reason: str) -> None:
         self.abandoned.append(peer.node_id)

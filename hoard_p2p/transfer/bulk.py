@@ -1,7 +1,7 @@
 """Chunks from peers, received into a reused buffer and hashed there. Blocking, for threads and worker processes.
 
-Speaks just enough HTTP for `POST /v1/chunks` and `POST /v1/stream`: plain sockets, because the bytes then go from the
-kernel to the buffer and nowhere else.
+Speaks just enough HTTP for `POST /v1/chunks`, `POST /v1/stream` and `POST /v1/range`: plain sockets, because the bytes
+then go from the kernel to the buffer and nowhere else.
 """
 
 import threading
@@ -13,11 +13,12 @@ from random import random
 from typing import Self, TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, PeerBusy, PeerUnavailable
-from hoard_p2p.interfaces import Gathering, SegmentAsk, StreamEnd
+from hoard_p2p.interfaces import Gathering, RangeAsk, RangeEnd, SegmentAsk, StreamEnd
 from hoard_p2p.peer import Peer
 from hoard_p2p.transfer.connection import Busy, Connection, Garbled, StaleConnection, settled
 from hoard_p2p.transfer.intake import Deliver, Intake, Named, Wanted, believed, content_of
 from hoard_p2p.transfer.keys import OPEN, Security
+from hoard_p2p.transfer.ranges import encode_range, receive_range
 from hoard_p2p.transfer.sessions import frames_mark
 from hoard_p2p.transfer.streams import encode_ask, receive_stream
 from hoard_p2p.transfer.wire import FRAME_MISSING, MAX_ASKED
@@ -40,8 +41,8 @@ IDLE_TIME = 60.0
 
 
 class BulkClient:
-    """An `interfaces.PeerChunks` and `PeerSegments` over HTTP with a pool of kept-alive sockets for each peer.
-    Thread-safe."""
+    """An `interfaces.PeerChunks`, `PeerSegments` and `PeerRanges` over HTTP with a pool of kept-alive sockets for each
+    peer. Thread-safe."""
 
     def __init__(
         self,
@@ -95,6 +96,15 @@ class BulkClient:
             end = self._use(peer, patience + timeout, exchange)
         left = list(range(MAX_ASKED, len(wanted)))
         return StreamEnd(end.absent + left, True, end.reason) if left else end
+
+    def range(self, peer: Peer, ask: RangeAsk, into: memoryview, *, timeout: float) -> RangeEnd:
+        """See `interfaces.PeerRanges.range`."""
+
+        def exchange(connection: Connection) -> RangeEnd:
+            connection.post("/v1/range", encode_range(ask))
+            return receive_range(connection, into)
+
+        return self._use(peer, ask.patience + timeout, exchange)
 
     def abandon(self, peer: Peer, reason: str) -> None:
         """See `interfaces.PeerChunks.abandon`."""

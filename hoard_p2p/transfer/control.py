@@ -12,11 +12,12 @@ from hoard_p2p.errors import BadRequest, HoardError, PeerStrange, PeerUnavailabl
 from hoard_p2p.ids import SnapshotId, short, snapshot_id
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.peer import NodeId, Peer, Standing, is_near
-from hoard_p2p.transfer import sessions, wire, wire_life, wire_members, wire_names
+from hoard_p2p.transfer import sessions, wire, wire_contents, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.keys import OPEN, Security
 from hoard_p2p.transfer.sessions import Unproven
 from hoard_p2p.transfer.sessions_client import Answer, Question, Sessions
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
@@ -188,6 +189,16 @@ class PeerControl:
         if not set(promised) <= set(request.segments):
             raise PeerUnavailable(f"{peer.url} vouches for segments that it was not asked about")
         return promised
+
+    async def contents(self, peer: Peer, snapshot: SnapshotId, segments: Sequence[int]) -> list[bytes]:
+        """What the peer knows the pieces of these segments of a lazy snapshot to be, at most `MAX_CONTENTS_ASKED`: for
+        each segment the content ids of its chunks in the catalog's order, 32 bytes each, zeros where it does not."""
+        body = wire_contents.encode_contents_request(ContentsRequest(snapshot, tuple(segments)))
+        answer = await self._ask(peer, "contents", body, LIST_TIME, wire_contents.MAX_CONTENTS)
+        told = await _decoded(peer, wire_contents.decode_contents, answer)
+        if len(told) != len(segments):
+            raise PeerUnavailable(f"{peer.url} told of {len(told)} segments instead of {len(segments)}")
+        return told
 
     async def hand(self, peer: Peer, handed: Handed) -> None:
         """Tell the peer what was read from an origin in its place."""

@@ -63,6 +63,8 @@ class Limits:
     sends_waiting: int = 256
     send_wait: float = 2.0
     streams: int = 256
+    ranges: int = 64
+    ranges_waiting: int = 256
     send_threads: int = 8
     send_rate: int = 0
     names: tuple[str, ...] = ()

@@ -5,9 +5,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId
-from hoard_p2p.interfaces import Residency, SegmentAsk
+from hoard_p2p.interfaces import RangeAsk, Residency, SegmentAsk
 from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Lack, Supply
@@ -123,6 +124,16 @@ class PeerService(Protocol):
         What it raises before its first item is the answer. Extents are given to `release`, those of one item together
         and exactly once. It is closed early when the asker hangs up.
         """
+        ...
+
+    async def range(self, ask: RangeAsk) -> bytes | FeedEnd:
+        """That part of a piece of a lazy snapshot, from here or from its origin if this node reads it; else why not,
+        or, when it takes longer than `ask.patience`, that it is pending. Cancelled when the asker hangs up."""
+        ...
+
+    async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
+        """For each segment the content ids of its chunks in the catalog's order, 32 bytes each, zeros where it is not
+        known here what the piece is. Raises SnapshotUnknown, BadRequest for a segment that there is not."""
         ...
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:

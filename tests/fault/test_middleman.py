@@ -9,10 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from blake3 import blake3
 
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import SnapshotId, chunk_id, origin_key
-from hoard_p2p.interfaces import AskMode, SegmentAsk
+from hoard_p2p.interfaces import AskMode, RangeAsk, SegmentAsk
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import FileService, a_peer, serving
 from hoard_p2p.testing.secured import KEY, OTHER_KEY, encrypted, keyed
@@ -201,6 +202,33 @@ def test_what_a_piece_is_said_to_be_is_proven_before_it_is_delivered(
         with pytest.raises(PeerUnavailable, match="changed on the way"):
             client.stream(peer, ASK, wanted, deliver, patience=0.1, timeout=5)
     assert got == {}
+
+
+def test_no_flipped_bit_of_a_range_is_believed(middle: Middleman) -> None:
+    random, spoiled = Random(5), 0
+    for _ in range(40):
+        into = bytearray(1000)
+        middle.to_client = lambda message: [flip(message, random.randrange(len(message)), random.randrange(8))]
+        try:
+            with BulkClient(security=keyed(2)) as client:
+                ask = RangeAsk(ASK.snapshot, 2, 100, 1000, 0, 0.1)
+                end = client.range(a_peer(1, port=middle.port), ask, memoryview(into), timeout=0.5)
+            assert end.got and into == CHUNKS[2][100:1100]
+        except (PeerUnavailable, ChunkCorrupt):
+            spoiled += 1
+    assert spoiled > 20
+
+
+def test_a_forged_range_is_not_believed(middle: Middleman) -> None:
+    truth, other = CHUNKS[2][100:1100], FORGED[:1000]
+
+    def forge(message: bytes) -> list[bytes]:
+        return [message.replace(truth, other).replace(blake3(truth).digest(), blake3(other).digest())]
+
+    middle.to_client = forge
+    ask = RangeAsk(ASK.snapshot, 2, 100, 1000, 0, 0.1)
+    with BulkClient(security=keyed(2)) as client, pytest.raises(PeerUnavailable, match="changed on the way"):
+        client.range(a_peer(1, port=middle.port), ask, memoryview(bytearray(1000)), timeout=5)
 
 
 def test_a_stream_that_loses_a_frame_on_the_way_is_noticed(middle: Middleman, service: FileService) -> None:

@@ -46,6 +46,7 @@ QUESTIONS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
     "adopt": lambda control, peer: control.adopt(peer, AdoptRequest(SNAPSHOT, (1,), peer.node_id), timeout=5),
     "uses": lambda control, peer: control.uses(peer, [SNAPSHOT]),
     "vouch": lambda control, peer: control.vouch(peer, VouchRequest(SNAPSHOT, (1,))),
+    "contents": lambda control, peer: control.contents(peer, SNAPSHOT, (1, 2)),
 }
 TELLINGS: dict[str, Callable[[PeerControl, Peer], Awaitable[object]]] = {
     "announce": lambda control, peer: control.announce(peer, Announcement(({},))),

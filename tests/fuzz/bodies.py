@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import AskMode, Residency, SegmentAsk
+from hoard_p2p.interfaces import AskMode, RangeAsk, Residency, SegmentAsk
 from hoard_p2p.peer import News, NodeId, OriginId, Rumour, Said, Standing
 from hoard_p2p.testing.network import a_peer
-from hoard_p2p.transfer import streams, wire, wire_life, wire_members, wire_names
+from hoard_p2p.transfer import ranges, streams, wire, wire_contents, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
+from hoard_p2p.transfer.wire_contents import ContentsRequest
 from hoard_p2p.transfer.wire_life import Handed, Use, VouchRequest
 from hoard_p2p.transfer.wire_members import KnownStanding, ProbeMessage
 from hoard_p2p.transfer.wire_names import Comparison, Differences, Kind, Lack, Supply
@@ -72,6 +73,7 @@ EXAMPLES = {
     "standings": wire_members.encode_standings([STANDING]),
     "comparison": wire_names.encode_comparison(Comparison(NODE, b"d" * 32, b"e" * 32)),
     "differences": wire_names.encode_differences(Differences(bytes(2048), b"")),
+    "contents": wire_contents.encode_contents_request(ContentsRequest(SNAPSHOT, (1, 2, 9))),
     "lack": wire_names.encode_lack(Lack(Kind.REFS, ((1, bytes(16)), (2, b"")))),
     "supply": wire_names.encode_supply(Supply((SNAPSHOT_RECORD, REF_RECORD), more=True)),
 }
@@ -130,6 +132,8 @@ def damaged(draw: st.DrawFn, body: bytes) -> bytes:
 
 
 ASK = streams.encode_ask(SegmentAsk(SNAPSHOT, 1, AskMode.FETCH, 1, (0, 1, 2)), 0.01)
+RANGE = ranges.encode_range(RangeAsk(SNAPSHOT, 1, 4096, 110_592, 1, 0.1))
+CONTENTS = wire_contents.encode_contents([b"a" * 64, b"", b"b" * 32])
 
 
 def bodies() -> st.SearchStrategy[bytes]:
@@ -143,6 +147,8 @@ def bodies() -> st.SearchStrategy[bytes]:
         | st.binary(max_size=3000)
         | st.just(ASK)
         | damaged(ASK)
+        | st.just(RANGE)
+        | damaged(RANGE)
         | st.integers(0, 300).map(lambda count: b"\x11" * 32 * count)
         | st.integers(1, 100_000).map(lambda depth: b"[" * depth)
         | st.just(b"")

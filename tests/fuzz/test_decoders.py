@@ -23,9 +23,21 @@ from hoard_p2p.errors import BadRequest, CatalogCorrupt, HoardError
 from hoard_p2p.ids import HOLE, ID_SIZE, chunk_id
 from hoard_p2p.node import names_wire
 from hoard_p2p.origin.files import reads
-from hoard_p2p.transfer import streams, wire, wire_life, wire_members, wire_names
+from hoard_p2p.transfer import ranges, streams, wire, wire_contents, wire_life, wire_members, wire_names
 from hoard_p2p.transfer.sessions import Claim, Grant, Offer, Unproven
-from tests.fuzz.bodies import ASK, EXAMPLES, REF_RECORD, SNAPSHOT_RECORD, any_json, bodies, damaged, examples, spoiled
+from tests.fuzz.bodies import (
+    ASK,
+    CONTENTS,
+    EXAMPLES,
+    RANGE,
+    REF_RECORD,
+    SNAPSHOT_RECORD,
+    any_json,
+    bodies,
+    damaged,
+    examples,
+    spoiled,
+)
 
 Decode = Callable[[bytes], object]
 
@@ -73,6 +85,7 @@ def test_a_json_decoder_takes_it_or_says_that_the_request_is_bad(decode: Decode,
         (wire_life.decode_vouch_request, "vouch"),
         (wire_life.decode_handed, "handed"),
         (wire_life.decode_promised, "promised"),
+        (wire_contents.decode_contents_request, "contents"),
         (wire_members.decode_probe, "probe"),
         (wire_members.decode_probe_for, "probe for"),
         (wire_members.decode_reached, "reached"),
@@ -116,6 +129,28 @@ def test_questions_for_streams_are_taken_or_bad(body: bytes) -> None:
         return
     assert 0 <= patience <= streams.MAX_PATIENCE
     assert 1 <= len(ask.runs) == len(set(ask.runs))
+
+
+@examples(200)
+@given(body=damaged(RANGE) | st.binary(min_size=50, max_size=54))
+def test_questions_for_ranges_are_taken_or_bad(body: bytes) -> None:
+    try:
+        ask = ranges.decode_range(body)
+    except BadRequest:
+        return
+    assert 1 <= ask.length <= ranges.MAX_RANGE
+    assert ask.start + ask.length <= 4 << 20
+    assert ranges.encode_range(ask) == body
+
+
+@examples(200)
+@given(body=damaged(CONTENTS) | st.binary(max_size=200))
+def test_what_pieces_are_said_to_be_is_taken_or_bad(body: bytes) -> None:
+    try:
+        contents = wire_contents.decode_contents(body)
+    except BadRequest:
+        return
+    assert wire_contents.encode_contents(contents) == body
 
 
 @examples(200)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoard_p2p.node.app import Node
+from hoard_p2p.transfer.endpoints import Endpoints
 from hoard_p2p.transfer.keys import new_key, write_key_file
-from hoard_p2p.transfer.server import Endpoints
 from tests.fuzz.bodies import bodies, examples
 from tests.node_thread import node_in_thread
 

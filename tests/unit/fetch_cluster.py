@@ -214,7 +214,9 @@ class MemoryOrigin:
     def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
         return next((peer for peer in self.order if peer.node_id not in without), None)
 
-    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+    def read(
+        self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None], *, urgent: bool
+    ) -> list[int]:
         if self.broken:
             raise Unavailable(self.broken)
         for index, chunk in enumerate(wanted):

@@ -311,10 +311,12 @@ class Gated(MemoryOrigin):
         super().__init__(*order)
         self.stopped, self.go_on = threading.Event(), threading.Event()
 
-    def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None]) -> list[int]:
+    def read(
+        self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None], *, urgent: bool
+    ) -> list[int]:
         self.stopped.set()
         assert self.go_on.wait(10)
-        return super().read(segment, wanted, deliver)
+        return super().read(segment, wanted, deliver, urgent=urgent)
 
 
 def test_what_another_node_read_in_this_one_s_place_is_taken_from_there_and_not_read_again() -> None:

@@ -309,6 +309,45 @@ def test_a_mount_worker_asks_again_when_the_node_comes_back(tmp_path: Path, rest
     misses.close()
 
 
+def test_parts_of_one_run_are_asked_for_and_answered_apart(tmp_path: Path) -> None:
+    from hoard_p2p.interfaces import Found, MissFailed, Place
+    from hoard_p2p.node.misses import NodeMisses
+
+    async def handler(request: LocalRequest) -> LocalReply:
+        span = request.args.get("span")
+        if span == [0, 4096]:
+            return LocalReply({"place": [1, 2, 3, 4], "part": True})
+        if span == [4096, 8192]:
+            return LocalReply({"place": None, "part": True}, (framing.memfd_of(b"inline"),))
+        if span == [8192, 9000]:
+            return LocalReply({"place": [5, 6, 7, 8], "part": False})
+        raise ChunkUnavailable("it was v1 and is v2")
+
+    answers: list[Found | MissFailed] = []
+    with serving(tmp_path, handler):
+        misses = NodeMisses(tmp_path, "ab" * 32, 60.0)
+
+        def collected() -> bool:
+            misses.tend()
+            answers.extend(misses.answers())
+            return len(answers) == 4
+
+        for span in ((0, 4096), (4096, 8192), (8192, 9000), (9000, 9001)):
+            misses.ask(4, span)
+            misses.ask(4, span)  # dropped
+        poll(collected)
+        misses.close()
+    assert sorted(answers, key=str) == sorted(
+        [
+            Found(4, Place(1, 2, 3, 4), b"", (0, 4096)),
+            Found(4, None, b"inline", (4096, 8192)),
+            Found(4, Place(5, 6, 7, 8), b""),
+            MissFailed(4, "it was v1 and is v2", (9000, 9001)),
+        ],
+        key=str,
+    )
+
+
 def test_a_mount_worker_without_a_free_descriptor_goes_on_and_connects_later(tmp_path: Path) -> None:
     from hoard_p2p.node.misses import NodeMisses
 

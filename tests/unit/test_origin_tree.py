@@ -1,6 +1,7 @@
 """Directories as origins: what is listed, and which bytes are read."""
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_a_tree_deeper_than_any_path_may_be_is_listed_with_few_open_directories(
             most = max(most, len(os.listdir("/proc/self/fd")) - before)
     assert count == depth + 2
     assert last == f"{name}/".encode() * depth + b"file"
-    assert most < OPEN_LEVELS + 10
+    assert most < 2 * OPEN_LEVELS + 10
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
@@ -144,7 +145,7 @@ def test_a_file_that_is_not_the_one_that_was_listed_is_not_read(tmp_path: Path, 
         file.symlink_to("x")
     elif change == "directory":
         file.mkdir()
-    with pytest.raises(ObjectChanged, match=r"file.* since it was listed.*publish it again"):
+    with pytest.raises(ObjectChanged, match=r"file.* since it was listed.*publish again"):
         read(origin, entry)
 
 
@@ -208,7 +209,7 @@ def test_how_long_a_file_is_waited_for() -> None:
     settling = Settling(rests.append, lambda: now)
 
     def version(changed: float) -> bytes:
-        return version_of(os.stat_result((0, 1, 1, 1, 0, 0, 5, 0, int(changed), int(changed))))
+        return struct.pack("<QqqQ", 5, 7, int(changed * 1e9), 1)
 
     settling.wait(version(998))
     settling.wait(b"")

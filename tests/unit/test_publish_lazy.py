@@ -201,8 +201,12 @@ def test_reproducible_publishes_have_no_times(tmp_path: Path) -> None:
     assert build(first, tmp_path, reproducible=True) == build(second, tmp_path, reproducible=True)
 
 
-def test_an_empty_listing_is_an_empty_snapshot(tmp_path: Path) -> None:
-    assert build([], tmp_path).totals.inodes == 1
+def test_a_listing_without_data_is_a_snapshot_that_can_be_sealed(tmp_path: Path) -> None:
+    for entries in ([], [entry("f", 0)]):
+        sink = KeptChunks()
+        catalog = sink.catalog(build(entries, tmp_path, sink).root)
+        assert catalog.inodes == 1 + len(entries) and catalog.is_placed
+        assert not sealed(entries, tmp_path, where=b"s3://b", content={}).is_lazy
 
 
 def test_a_listing_can_be_stopped_and_tells_where_it_stands(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from hoard_p2p.ids import SnapshotId, chunk_id, snapshot_id
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.testing.network import FileService, a_peer
 from hoard_p2p.transfer.control import PeerControl
+from hoard_p2p.transfer.endpoints import Endpoints
 from hoard_p2p.transfer.guard import error_response
-from hoard_p2p.transfer.server import Endpoints, Limits, PeerServer, bind, make_server
+from hoard_p2p.transfer.server import Limits, PeerServer, bind, make_server
 from hoard_p2p.transfer.sessions import PATH as SESSION_PATH
 from hoard_p2p.transfer.wire import (
     MAX_NEWS,
