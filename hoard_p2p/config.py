@@ -43,7 +43,8 @@ class NodeSettings(NamedTuple):
     """What `hoard up` was told. `capacity` in bytes, None: as before, at first the default share of the disk; `floor`
     as `parse_floor` reads it, empty: as before, at first the default. `port` 0: any free port. `scrub_days`: the
     period of the background scrub, 0: none, None: as before. `peer_limit`: bytes a second sent to other nodes, 0: no
-    limit. `origin_streams`: nodes that read one origin at a time. `rack_command` prints the rack, if `rack` is empty.
+    limit. `origin_streams`: questions that all nodes together ask one origin at a time; `origin_limit`: bytes a second
+    that they read of it, 0: no limit. `rack_command` prints the rack, if `rack` is empty.
     `repair_grace`: seconds for which the copies of a node that is away are not made elsewhere; `repair_limit`: bytes a
     second that this node copies to repair, 0: no limit.
     """
@@ -60,7 +61,8 @@ class NodeSettings(NamedTuple):
     scrub_days: float | None = None
     rack_command: str = ""
     allow_origin: tuple[str, ...] = ()
-    origin_streams: int = 8
+    origin_streams: int = 64
+    origin_limit: int = 0
     peer_limit: int = 0
     cluster_key_file: str = ""
     encrypt: bool = False

@@ -165,13 +165,13 @@ class SourceUnreadable(HoardError):
 
 
 class SourceUnmappable(HoardError):
-    """Entries of an origin that cannot be files of a snapshot: `count`, and the first of them with the reasons."""
+    """Entries of an origin that cannot be in a snapshot: `count`, and the first of them with the reasons."""
 
     def __init__(self, count: int, first: Sequence[str]) -> None:
         shown = "\n".join(f"  {line}" for line in first)
         more = f"\n  and {count - len(first)} more" if count > len(first) else ""
         super().__init__(
-            f"{count} names of the origin cannot be files, nothing was published "
+            f"{count} entries of the origin cannot be in a snapshot, nothing was published "
             f"(leave them out with --skip-unmappable or --exclude):\n{shown}{more}"
         )
         self.count = count

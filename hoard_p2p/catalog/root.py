@@ -160,8 +160,14 @@ def check(root: Root, catalog: Catalog) -> None:
     found = (catalog.inodes, catalog.chunks, catalog.segments, catalog.has_owner)
     if found != (totals.inodes, totals.chunks, totals.segments, root.keep_owner):
         raise CatalogCorrupt(f"catalog of {found[0]} inodes, {found[1]} runs, {found[2]} segments; root: {totals}")
-    if catalog.is_lazy != root.lazy or catalog.is_placed != (root.chunker.kind is ChunkerKind.PIECES):
+    if (
+        catalog.is_lazy != root.lazy
+        or catalog.is_placed != (root.chunker.kind is ChunkerKind.PIECES)
+        or (catalog.is_lazy and not catalog.is_placed)
+    ):
         raise CatalogCorrupt("catalog and root differ about whether it comes from an origin, or is lazy")
+    if catalog.is_placed and catalog.has_holes:
+        raise CatalogCorrupt("catalog with holes, of a data set from an origin")
     if not root.lazy and catalog.provenance.has_origin_keys:
         raise CatalogCorrupt("catalog with origin keys, of a snapshot that is not lazy")
 

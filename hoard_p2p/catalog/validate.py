@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hoard_p2p.catalog.layout import Column
 from hoard_p2p.errors import CatalogCorrupt
-from hoard_p2p.ids import ChunkId, slot_id
+from hoard_p2p.ids import ChunkId, is_origin_key, slot_id
 from hoard_p2p.segments import Segmenter
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def validate(catalog: "Catalog", columns: Mapping[Column, memoryview]) -> None:
     _validate_runs(catalog)
     _validate_segments(catalog, columns)
     _validate_xattrs(catalog, columns)
+    _validate_versions(catalog, columns)
 
 
 def _validate_tree(catalog: "Catalog") -> None:
@@ -126,6 +127,22 @@ def _validate_xattrs(catalog: "Catalog", columns: Mapping[Column, memoryview]) -
         last = inode
     ends = (offsets[0], offsets[len(inodes)])
     _require(ends == (0, len(columns[Column.XATTR_HEAP])) and len(inodes) > 0, "attributes do not fill their heap")
+
+
+def _validate_versions(catalog: "Catalog", columns: Mapping[Column, memoryview]) -> None:
+    """Only files of lazy snapshots have versions, which fill their heap; all chunk ids of these are origin keys."""
+    if not catalog.is_lazy:
+        _require(not catalog.provenance.has_origin_keys, "it has origin keys, and no versions")
+        return
+    offsets = columns[Column.VERSION]
+    ends = (offsets[0], offsets[catalog.inodes])
+    _require(ends == (0, len(columns[Column.VERSION_HEAP])), "versions do not fill their heap")
+    for inode in range(catalog.inodes):
+        plain = catalog.is_file(inode) and catalog.resolve(inode) == inode
+        _require(plain or offsets[inode] == offsets[inode + 1], f"{inode} is no file and has a version")
+        catalog.version(inode)
+    for run in range(catalog.chunks):
+        _require(is_origin_key(catalog.chunk_id(run)), f"run {run} of a lazy snapshot has no origin key")
 
 
 def _require(condition: bool, what: str) -> None:

@@ -36,6 +36,7 @@ MODULES = {
     "replicas": "retention",
     "rm": "retention",
     "scrub": "scrubbing",
+    "seal": "sealing",
     "status": "nodes",
     "tag": "naming",
     "umount": "mounting",

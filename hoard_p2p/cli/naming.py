@@ -95,4 +95,5 @@ def _named(body: Body, name: str) -> Json:
 
 
 def _row(name: str, ref: Fields) -> tuple[str, ...]:
-    return name, ref.text("snapshot")[:12], when_text(ref.number("when") / 1000), _setter(ref)
+    lazy = " (lazy)" if ref.flag("lazy") else ""
+    return name, ref.text("snapshot")[:12] + lazy, when_text(ref.number("when") / 1000), _setter(ref)

@@ -104,10 +104,18 @@ _CLEAR = "\x1b[H\x1b[J"
 @click.option(
     "--origin-streams",
     type=click.IntRange(1, 1024),
-    default=8,
+    default=64,
     show_default=True,
     metavar="N",
-    help="So many nodes of the cluster read one origin at a time.",
+    help="Questions that all nodes together ask one origin at a time, and so nodes that read it at most.",
+)
+@click.option(
+    "--origin-limit",
+    type=parse_size,
+    default=None,
+    metavar="RATE",
+    help="Bytes a second that all nodes of the cluster together read of one origin at most, for instance 500MiB "
+    "[default: no limit].",
 )
 @click.option(
     "--peer-limit",
@@ -150,6 +158,7 @@ def up(
     scrub_days: float | None,
     allow_origin: tuple[str, ...],
     origin_streams: int,
+    origin_limit: int | None,
     peer_limit: int | None,
     repair_grace: float,
     repair_limit: int,
@@ -186,6 +195,7 @@ def up(
         rack_command=rack_command or "",
         allow_origin=allow_origin,
         origin_streams=origin_streams,
+        origin_limit=origin_limit or 0,
         peer_limit=peer_limit or 0,
         repair_grace=repair_grace,
         repair_limit=repair_limit,
@@ -318,7 +328,7 @@ def _snapshots_text(answer: Fields) -> str:
             f"{_known(s, 'segments_here')} of {s.number('segments'):,}",
             _known(s, "replicas"),
             _known(s, "under_replicated"),
-            s.text("state"),
+            f"{s.text('state')}, lazy" if s.flag("lazy") else s.text("state"),
             life_text(s),
         )
         for s in answer.rows("snapshots")

@@ -30,14 +30,38 @@ def origins_text(answer: Fields) -> str:
             "yes" if origin.body.get("readable") else "no",
             f"{origin.number('nodes'):,}",
             size_text(origin.number("read")),
+            f"{size_text(origin.number('spared'))}{_ratio(origin)}",
+            f"{size_text(origin.number('rate'))}/s",
             f"{origin.number('errors'):,}",
         )
         for origin in answer.rows("origins")
     ]
     if not rows:
         return ""
-    header = ("ORIGIN", "READABLE HERE", "READ BY NODES", "READ", "ERRORS")
-    return "\n".join(("origins", table(header, rows, indent="  "), *_reasons(answer)))
+    header = ("ORIGIN", "READABLE HERE", "READ BY NODES", "READ", "FROM NODES INSTEAD", "NOW", "ERRORS")
+    return "\n".join(("origins", table(header, rows, indent="  "), *_bounds(answer), *_reasons(answer)))
+
+
+def _ratio(origin: Fields) -> str:
+    """What part of all that came is not from the origin."""
+    spared, read = origin.number("spared"), origin.number("read")
+    return f" ({100 * spared // (spared + read)}%)" if spared + read else ""
+
+
+def _bounds(answer: Fields) -> Iterator[str]:
+    """What of the bounds on reading origins is to be told."""
+    for origin in answer.rows("origins"):
+        told = []
+        if limit := origin.number("limit_cluster"):
+            told.append(f"at most {size_text(limit)}/s of all nodes, {size_text(origin.number('limit'))}/s of this one")
+        if times := origin.number("throttled"):
+            streams = f"{origin.number('streams'):,} streams"
+            told.append(f"asked to be asked less {times:,} times, now {streams}")
+        if bypassed := origin.number("bypassed"):
+            left = size_text(origin.number("bypass_left"))
+            told.append(f"{size_text(bypassed)} read past readers that were late, {left} more may be")
+        if told:
+            yield f"  {printable(origin.text('url'))}: {'; '.join(told)}"
 
 
 def _reasons(answer: Fields) -> Iterator[str]:
@@ -158,5 +182,7 @@ def _listing(seen: Fields) -> Iterator[tuple[str, str]]:
     skew = seen.body.get("skew")
     if isinstance(skew, float) and abs(skew) > SKEW_SHOWN:
         yield "clock", f"the server's is {seconds_text(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this node's"
+    if special := seen.number("special"):
+        yield "left out", f"{special:,} special files (devices, sockets, FIFOs)"
     if skipped := seen.number("skipped"):
         yield "can be in no snapshot", f"{skipped:,} entries{more and ' of those listed'}"

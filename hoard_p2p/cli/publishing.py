@@ -13,6 +13,7 @@ from hoard_p2p.cli.doors import Body, Doors
 from hoard_p2p.cli.options import TEXT, TIME, data_dir_option, json_option
 from hoard_p2p.cli.output import complain, write_json
 from hoard_p2p.cli.progress import Display, Step, display
+from hoard_p2p.cli.sources import S3Options, check_no_s3, origin_url, source_path
 from hoard_p2p.config import DEFAULT_REPLICAS, MOST_REPLICAS, Json
 from hoard_p2p.errors import BadRequest, HoardError, PathNotFound, Refused
 from hoard_p2p.printing import name_text, size_text
@@ -22,18 +23,6 @@ SHOWN_NAMES = 20
 
 _KEPT = re.compile(r"\bpublished ([0-9a-f]{64}), but\b")
 """In the refusal of a name: the snapshot is there all the same."""
-
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
-
-
-def source_path(source: str) -> Path:
-    """The directory that SOURCE means. Raises BadRequest for origins that are no directory."""
-    scheme = _SCHEME.match(source)
-    if scheme is None:
-        return Path(source)
-    if scheme[1] == "file":
-        return Path(source[len("file://") :])
-    raise BadRequest(f"{scheme[1]}:// origins come in a later version; this one publishes directories")
 
 
 def open_source(path: Path) -> int:
@@ -67,17 +56,20 @@ def progress_step(report: Body) -> Step:
         return Step(
             fields.text("phase"), fields.number("segments_done"), fields.number_or_none("segments"), in_bytes=False
         )
+    if (entries := fields.number_or_none("entries")) is not None:
+        done = fields.number("done")
+        return Step(fields.text("phase"), done or entries, entries if done else None, in_bytes=False)
     return Step(
         phase=fields.text("phase"),
         done=fields.number("bytes"),
         total=fields.number_or_none("total_bytes"),
-        files=fields.number("files"),
+        files=fields.number_or_none("files"),
         total_files=fields.number_or_none("total_files"),
         saved=fields.number("deduplicated"),
     )
 
 
-def _show(report: Body, shown: Display) -> None:
+def show_report(report: Body, shown: Display) -> None:
     """Progress, or a `note` for the user at once; a report with neither only says that the node is alive."""
     fields = Fields(report)
     if note := fields.text("note"):
@@ -107,6 +99,7 @@ def warnings(result: Body) -> list[str]:
         *_named("data directory of this node was left out", fields, "own_data"),
         *_named("files vanished while they were read", fields, "vanished"),
         *_named("paths could not be read and were left out", fields, "unreadable"),
+        *_named("names of the origin cannot be files and were left out", fields, "unmappable"),
     ]
     lines += [
         f"warning: the attribute {kind.text('name')} was not kept ({kind.number('count'):,} times, for instance on "
@@ -123,6 +116,11 @@ def warnings(result: Body) -> list[str]:
 
 def _summary(result: Body) -> str:
     fields = Fields(result)
+    if fields.flag("lazy"):
+        return (
+            f"{fields.number('files'):,} files, {size_text(fields.number('bytes'))}, listed and not read: "
+            "what is read is kept, and once all is, hoard seals it"
+        )
     return (
         f"{fields.number('files'):,} files, {size_text(fields.number('bytes'))}: "
         f"{size_text(fields.number('stored'))} new, {size_text(fields.number('deduplicated'))} already known"
@@ -168,9 +166,9 @@ def _reading(fields: Fields) -> str:
 @click.option(
     "--chunker",
     type=click.Choice(("fastcdc", "fixed")),
-    default="fastcdc",
-    show_default=True,
-    help="How files over 1 MiB are cut: by content, or every 4 MiB.",
+    default=None,
+    help="How files over 1 MiB of a directory are cut, by content or every 4 MiB, while this node alone reads it "
+    "[default: fastcdc; what all nodes read at its origin is cut every 4 MiB, and takes no such option].",
 )
 @click.option("--preserve-owner", is_flag=True, help="Keep user and group ids; else the mount shows its own user.")
 @click.option("--reproducible", is_flag=True, help="Drop modification times, so that equal files give an equal id.")
@@ -179,9 +177,15 @@ def _reading(fields: Fields) -> str:
 @click.option(
     "--shared-origin/--no-shared-origin",
     default=None,
-    help="Other nodes see SOURCE, too: those that may (hoard up --allow-origin) read it, and no copies are made "
-    "[default: where it is on a network file system, they may read it, and copies are made].",
+    help="Other nodes see the directory SOURCE, too: those that may (hoard up --allow-origin) read it with this one "
+    "[default: if it is on a network file system].",
 )
+@click.option("--lazy", is_flag=True, help="Show it as soon as it is listed; its bytes are read by who wants them.")
+@click.option("--skip-unmappable", is_flag=True, help="Leave out objects that no file can be named as, and name them.")
+@click.option("--endpoint-url", type=TEXT, default=None, metavar="URL", help="Of an S3 store that is not AWS's own.")
+@click.option("--region", type=TEXT, default=None, help="Of an S3 bucket.")
+@click.option("--anonymous", is_flag=True, help="Ask an S3 store without credentials.")
+@click.option("--request-payer", is_flag=True, help="This account pays for reading an S3 bucket.")
 @click.option("--try", "try_it", is_flag=True, help="Begin even if it does not seem to fit on this node.")
 @click.pass_obj
 def publish(
@@ -195,15 +199,21 @@ def publish(
     pin: bool,
     keep: int | None,
     exclude: tuple[str, ...],
-    chunker: str,
+    chunker: str | None,
     preserve_owner: bool,
     reproducible: bool,
     rehash: bool,
     skip_unreadable: bool,
     shared_origin: bool | None,
+    lazy: bool,
+    skip_unmappable: bool,
+    endpoint_url: str | None,
+    region: str | None,
+    anonymous: bool,
+    request_payer: bool,
     try_it: bool,
 ) -> None:
-    """Make a snapshot of the directory SOURCE and show it to the cluster.
+    """Make a snapshot of SOURCE, a directory or s3://BUCKET/PREFIX, and show it to the cluster.
 
     Prints the snapshot id alone on the last line of standard output; with --json, one JSON object on one line
     instead. Progress and warnings go to standard error.
@@ -216,8 +226,14 @@ def publish(
     slash matches only directories; ** stands for any number of directories. One that matched nothing is named at the
     end.
 
-    With --shared-origin, SOURCE must stay as it is while the snapshot is used: what no node has is read there, once for
-    the whole cluster, and copies may be evicted everywhere. A file that changed is an error for who reads it.
+    An S3 prefix, or a directory with --shared-origin, is read by all nodes together that may read it, each byte once;
+    then it is sealed: its id says what the bytes are, wherever they came from. It stays the origin of the snapshot:
+    what no node has any more is read there. Published again, only what changed is read. Endpoint and region are taken
+    from AWS_ENDPOINT_URL and AWS_REGION where no option tells; credentials are each node's own.
+
+    With --lazy nothing is read at first, and the id commits to names and versions alone. An object that changed since
+    is an error for who reads it. What is read stays; once all has been, the snapshot is sealed by itself, and its names
+    are moved to the sealed one (hoard seal does that now).
 
     What cannot fit in the store of this node is refused as soon as SOURCE was counted; --try goes on all the same.
 
@@ -226,6 +242,8 @@ def publish(
       hoard publish /data/imagenet --name imagenet:2012
       id=$(hoard publish --exclude '*.tmp' --exclude .git/ /data/set)
       hoard publish /mnt/nfs/imagenet --shared-origin --name imagenet:2012
+      hoard publish s3://datasets/imagenet --region eu-central-1 --name imagenet:2012
+      hoard publish s3://datasets/imagenet --endpoint-url http://minio:9000 --lazy --name imagenet:dev
     """
     options: dict[str, Json] = {
         "name": name,
@@ -239,12 +257,13 @@ def publish(
         "rehash": rehash,
         "skip_unreadable": skip_unreadable,
         "shared_origin": shared_origin,
+        "lazy": lazy,
+        "skip_unmappable": skip_unmappable,
         "try": try_it,
     }
-    path = source_path(source)
-    check_excludes(exclude, path)
+    s3 = S3Options(endpoint_url, region, anonymous, request_payer)
     try:
-        result = _publish(doors, data_dir, path, options)
+        result = _publish(doors, data_dir, source, s3, options)
     except Refused as error:
         if kept := _KEPT.search(str(error)):
             write_json({"snapshot": kept[1], "name": None}, indent=None) if as_json else print(kept[1])
@@ -258,13 +277,24 @@ def publish(
     print(Fields(result).text("snapshot"))
 
 
-def _publish(doors: Doors, data_dir: Path, path: Path, options: dict[str, Json]) -> Body:
-    source = open_source(path)
+def _publish(doors: Doors, data_dir: Path, source: str, s3: S3Options, options: dict[str, Json]) -> Body:
+    path = source_path(source)
+    if path is None:
+        return _call(doors, data_dir, {"source": origin_url(source, s3, os.environ), **options}, [])
+    check_no_s3(s3, source)
+    patterns = options["exclude"]
+    check_excludes([str(one) for one in patterns] if isinstance(patterns, list) else [], path)
+    directory = open_source(path)
+    try:
+        return _call(doors, data_dir, {"source": name_text(os.fsencode(path.absolute())), **options}, [directory])
+    finally:
+        os.close(directory)
+
+
+def _call(doors: Doors, data_dir: Path, arguments: dict[str, Json], fds: Sequence[int]) -> Body:
     shown = display()
     try:
         with doors.connect(data_dir) as client:
-            arguments: dict[str, Json] = {"source": name_text(os.fsencode(path.absolute())), **options}
-            return client.call("publish", arguments, fds=[source], progress=lambda r: _show(r, shown)).body
+            return client.call("publish", arguments, fds=fds, progress=lambda report: show_report(report, shown)).body
     finally:
         shown.close()
-        os.close(source)

@@ -68,7 +68,7 @@ def _list_snapshots(doors: Doors, data_dir: Path, as_json: bool) -> None:
             when_text(s.number("created") / 10**9) if s.number("created") else "",
             life_text(s),
             printable(" ".join(s.texts("names"))),
-            printable(s.text("source")),
+            printable(s.text("source")) + (" (lazy)" if s.flag("lazy") else ""),
         )
         for s in Fields(body).rows("snapshots")
     ]

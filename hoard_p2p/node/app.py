@@ -24,6 +24,7 @@ from hoard_p2p.fill.window import ASKED_SEGMENTS, WINDOW_SEGMENTS
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.node import removal
+from hoard_p2p.node.autosealing import AutoSealing
 from hoard_p2p.node.blocking import in_executor, sleep_while
 from hoard_p2p.node.catalogs import Catalogs, OpenSnapshot
 from hoard_p2p.node.completing import Completer
@@ -124,7 +125,8 @@ class Node:
             self.store, self.names, self.settings.allow_origin, lambda reads: self.agent.stand(reads=reads)
         )
         streams, hand = self.settings.origin_streams, partial(hand_over, self)
-        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, hand=hand)
+        limit = self.settings.origin_limit
+        self.origins = OriginReads(self.names, self.known_origins, self.agent, streams=streams, limit=limit, hand=hand)
         self.favour = Favour()
         self.namings = make_namings(self)
         self.bulk = BulkClient(security=self.security, named=self.namings)
@@ -162,6 +164,7 @@ class Node:
         self.retention = Retention(self)
         self.scrubbing = Scrubbing(self)
         self.repairing = Repairing(self)
+        self.autosealing = AutoSealing(self)
 
     def _make_agent(self, port: int) -> ClusterAgent:
         self.me = own_record(self.settings, self.store, port)

@@ -16,24 +16,36 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import HoardError, wire_name
+from hoard_p2p.errors import HoardError, Refused, wire_name
 from hoard_p2p.interfaces import Origin
 from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient
 from hoard_p2p.node.ingest_main import NodeBroker, begin, sink_into
 from hoard_p2p.origin.opening import open_origin
+from hoard_p2p.origin.urls import parse_address
 from hoard_p2p.publish.lazy import LazyOptions, LazyProgress, LazyResult, build_lazy
 from hoard_p2p.storage.claims import Claims
 
 
-def _options(body: Mapping[str, Json], scratch: Path) -> LazyOptions:
+def _options(body: Mapping[str, Json], data_dir: Path, scratch: Path) -> LazyOptions:
     return LazyOptions(
         temp_dir=scratch,
         exclude=tuple(map(os.fsencode, _texts(body.get("exclude")))),
         preserve_owner=body.get("preserve_owner") is True,
         reproducible=body.get("reproducible") is True,
         skip_unmappable=body.get("skip_unmappable") is True,
+        own_data=_own_data(str(body["origin"]), data_dir),
     )
+
+
+def _own_data(url: str, data_dir: Path) -> bytes:
+    """Where the data directory lies in a directory origin; empty if it does not. Raises Refused if it is that."""
+    directory, own = parse_address(url).directory, data_dir.resolve()
+    if directory is None or not own.is_relative_to(root := directory.resolve()):
+        return b""
+    if own == root:
+        raise Refused("this is the data directory of a node; publish something else")
+    return os.fsencode(own.relative_to(root))
 
 
 def _open(body: Mapping[str, Json], fds: Sequence[int]) -> Origin:
@@ -68,6 +80,8 @@ def _summary(result: LazyResult) -> dict[str, Json]:
         "unmappable_count": result.unmappable.count,
         "skipped_special": list(result.special.first),
         "skipped_special_count": result.special.count,
+        "own_data": list(result.own_data.first),
+        "own_data_count": result.own_data.count,
         "excluded": result.excluded,
         "unmatched_excludes": [os.fsdecode(pattern) for pattern in result.unmatched_excludes],
     }
@@ -89,7 +103,7 @@ def _run(
         broker.call("progress", _progress(progress))
 
     with closing(_open(body, fds)) as origin, sink_into(data_dir, broker, claims) as sink:
-        result = build_lazy(origin, _options(body, scratch), sink, report=report, stop=stopping.is_set)
+        result = build_lazy(origin, _options(body, data_dir, scratch), sink, report=report, stop=stopping.is_set)
     broker.call("finished", {"root": base64.b64encode(result.root).decode(), "summary": _summary(result)})
 
 

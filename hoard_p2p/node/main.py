@@ -147,6 +147,7 @@ async def _run(node: Node, server: Door, listener: socket.socket, report: Report
             node.fills.run,
             node.scrubbing.run,
             node.repairing.run,
+            node.autosealing.run,
             partial(_watch_data_dir, node),
             partial(room_operations.keep_count, node),
         ):

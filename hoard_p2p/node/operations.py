@@ -16,11 +16,13 @@ from hoard_p2p.node import (
     retention_operations,
     room_operations,
     scrub_operations,
+    sealing_operations,
     through_operations,
     warming,
 )
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, number_of, text_of
+from hoard_p2p.node.autosealing import is_lazy
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.publishing import publish
@@ -66,9 +68,8 @@ async def _peers(node: Node, request: LocalRequest) -> LocalReply:
 
 
 async def _publish(node: Node, request: LocalRequest) -> LocalReply:
-    if not request.fds:
-        raise BadRequest("publish needs the open directory")
-    return LocalReply(await publish(node, request.fds[0], request.args, request.report))
+    directory = request.fds[0] if request.fds else None
+    return LocalReply(await publish(node, directory, request.args, request.report))
 
 
 async def _open(node: Node, request: LocalRequest) -> LocalReply:
@@ -196,7 +197,11 @@ def _name_of(known: Sequence[Peer], node_id: NodeId) -> str:
 
 async def _refs(node: Node, request: LocalRequest) -> LocalReply:
     await node.ask_names()
-    return LocalReply({"refs": [_ref_body(node, ref) for ref in node.names.refs()]})
+    listed: list[Json] = []
+    for ref in node.names.refs():
+        root = None if ref.snapshot is None else await node.blocking(node.names.root, ref.snapshot)
+        listed.append({**_ref_body(node, ref), "lazy": root is not None and is_lazy(root)})
+    return LocalReply({"refs": listed})
 
 
 async def _snapshots(node: Node, request: LocalRequest) -> LocalReply:
@@ -250,6 +255,7 @@ OPERATIONS: Mapping[str, Operation] = {
     **retention_operations.OPERATIONS,
     **room_operations.OPERATIONS,
     **scrub_operations.OPERATIONS,
+    **sealing_operations.OPERATIONS,
     **through_operations.OPERATIONS,
     **warming.OPERATIONS,
 }

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, HoardError, Unavailable
-from hoard_p2p.interfaces import Kind, Listed, Origin
+from hoard_p2p.interfaces import Listed, Origin
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, text_of
 from hoard_p2p.node.local import LocalReply, LocalRequest
@@ -27,7 +27,8 @@ REPORT_SECONDS = 1.0
 
 def origins_body(node: Node) -> list[Json]:
     """What a status shows of them."""
-    return node.known_origins.body(lambda origin: len(node.agent.reading(origin)))
+    rows = node.known_origins.body(lambda origin: len(node.agent.reading(origin)))
+    return [{**row, **node.origins.told(str(row["url"]))} for row in rows if isinstance(row, dict)]
 
 
 async def _origins(node: Node, request: LocalRequest) -> LocalReply:
@@ -80,8 +81,6 @@ def _checked(address: Address, directory: int | None, report: Callable[[int], No
 
 
 def _unmappable(entry: Listed) -> str:
-    if entry.kind in (Kind.SPECIAL, Kind.UNREADABLE):
-        return printable(entry.target)
     found = mapped(entry)
     return found.why if isinstance(found, Unmappable) else ""
 

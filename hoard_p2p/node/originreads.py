@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.cluster.agent import ClusterAgent
-from hoard_p2p.errors import CatalogCorrupt, Unavailable
+from hoard_p2p.config import Json
+from hoard_p2p.errors import CatalogCorrupt, OriginRefused, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import Origin
@@ -23,6 +24,7 @@ from hoard_p2p.node.originwork import Deliver, OneRange, PartsHere, Reading, Who
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.budget import Budget, Late
 from hoard_p2p.origin.files import FileRead, reads
+from hoard_p2p.origin.limit import part
 from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.readers import reader_set, readers
 from hoard_p2p.origin.streams import Allowance, Streams, Work
@@ -35,6 +37,9 @@ log = logging.getLogger(__name__)
 
 LOOK_THREADS = 4
 LOOK_SECONDS = 20.0
+REFUSALS = 4
+"""Readings in a row that an origin refused, and this node counts as one that cannot read it, until it looks again."""
+
 PARTS_SECONDS = 60.0
 """For what other readings of this node have begun to read of a piece."""
 
@@ -61,20 +66,25 @@ class OriginReads:
         agent: ClusterAgent,
         *,
         streams: int,
+        limit: int = 0,
         hand: Callable[[Peer, Handed], None] = lambda _reader, _handed: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`streams`: nodes that read one origin at a time. `hand` tells a reader what was read in its place."""
+        """`streams`: questions that all nodes together ask one origin at a time, and so nodes that read it at most;
+        `limit`: bytes a second that they read of it, 0: no limit. `hand` tells a reader what was read in its place."""
         self._names = names
         self._origins = origins
         self._agent = agent
         self._streams = streams
+        self._limit = limit
         self._hand = hand
         self._clock = clock
         self._members: dict[OriginId, _Members] = {}
         self._budgets: dict[SnapshotId, Budget] = {}
         self._late: Late[NodeId] = Late()
         self._why: dict[tuple[SnapshotId, int], str] = {}
+        self._refusals: dict[str, tuple[int, int]] = {}
+        """Bytes that were good of an origin when it refused something, and how often it did since."""
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(LOOK_THREADS, "origin-look")
         self._reads = Streams(self._allowance, origins.meter)
@@ -220,6 +230,8 @@ class OriginReads:
     def _note(self, segment: Segment, url: str, chunks: int, error: Exception | None) -> None:
         """Some of it cannot."""
         why = str(error) if error is not None else "others here who read them did not get them"
+        if isinstance(error, OriginRefused):
+            self._refused(url, why)
         self.meter(url).failed(chunks, why)
         log.warning("the origin %s lacks %d chunks, for instance of %s", url, chunks, why)
         self._origins.soon_from_thread()
@@ -228,14 +240,37 @@ class OriginReads:
             while len(self._why) > KEPT_REASONS:
                 del self._why[next(iter(self._why))]
 
+    def _refused(self, url: str, why: str) -> None:
+        """This node may not read an object; nor the whole origin, if one after the other is like that."""
+        with self._lock:
+            good, times = self.meter(url).reading.good, self._refusals.get(url, (0, 0))
+            times = (good, times[1] + 1) if times[0] == good else (good, 1)
+            self._refusals[url] = times
+        if times[1] >= REFUSALS:
+            self._origins.refused(url, why)
+
     def meter(self, url: str) -> Meter:
         """What was read from an origin, by its URL. For any thread."""
         return self._origins.meter(url)
 
+    def told(self, url: str) -> dict[str, Json]:
+        """What a status shows of how an origin may be read."""
+        streams, throttled = self._reads.seen(url)
+        budgets = [budget.left for snapshot, budget in self._budgets.items() if self._url(snapshot) == url]
+        return {
+            "streams": streams,
+            "streams_cluster": self._streams,
+            "throttled": throttled,
+            "limit": int(self._allowance(url).rate),
+            "limit_cluster": self._limit,
+            "bypass_left": sum(budgets),
+        }
+
     def _allowance(self, url: str) -> Allowance:
         """For any thread."""
         members = self._members.get(origin_id(url))
-        return Allowance(share(self._streams, len(members.peers) if members is not None else 1))
+        count = len(members.peers) if members is not None else 1
+        return Allowance(share(self._streams, count), part(self._limit, count))
 
     def why(self, segment: Segment) -> str:
         """See `OriginLane`."""
@@ -248,6 +283,8 @@ class OriginReads:
         """That many bytes of a snapshot came here, from wherever: a part of them may be read past late readers."""
         with self._lock:
             self._budget(snapshot).received(size)
+        if url := self._url(snapshot):
+            self.meter(url).came(size)
 
     def _budget(self, snapshot: SnapshotId) -> Budget:
         found = self._budgets.pop(snapshot, None) or Budget()
@@ -276,6 +313,7 @@ class OriginReads:
         cost = size * self._sharing(segment.snapshot)
         with self._lock:
             self._budget(segment.snapshot).bypassed(cost)
+        self.meter(self._url(segment.snapshot)).bypassed(size)
         self._late.passed(reader.node_id, size, self._clock())
 
     def handed(self, segment: Segment, reader: Peer, chunks: Sequence[Wanted]) -> None:

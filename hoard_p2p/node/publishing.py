@@ -9,6 +9,7 @@ from hoard_p2p.errors import BadRequest, Refused, Unavailable
 from hoard_p2p.ids import SnapshotId, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.descriptors import explained
+from hoard_p2p.node.lazily import Source, publish_origin
 from hoard_p2p.node.showing import introduce, warn_of_taken_name
 from hoard_p2p.node.spreading import hold_mine, spread
 from hoard_p2p.node.unchanged import Taken, take_in
@@ -46,6 +47,8 @@ async def _publish(node: Node, dir_fd: int | None, options: Body, report: Report
     wish = wish_of(options)
     await warn_of_taken_name(node, wish.name, report)
     origin = await _origin(node, wish, dir_fd, report)
+    if origin and not wish.chunker:
+        return await publish_origin(node, Source(origin, dir_fd), wish, options, report=report, held=held)
     if dir_fd is None:
         raise BadRequest("publish needs the open directory")
     options = {**options, "chunker": wish.chunker or "fastcdc"}
@@ -58,11 +61,11 @@ async def _publish(node: Node, dir_fd: int | None, options: Body, report: Report
 
 async def _origin(node: Node, wish: Wish, dir_fd: int | None, report: Report) -> str:
     """The origin that the snapshot gets, allowed here from now; empty for none."""
-    if dir_fd is None:
-        return ""
+    if wish.is_url:
+        return await node.known_origins.name(wish.source)
     if wish.shared or wish.lazy:
         return await node.known_origins.name(wish.source, dir_fd)
-    if wish.shared is False or not await node.blocking(is_remote, dir_fd):
+    if dir_fd is None or wish.shared is False or not await node.blocking(is_remote, dir_fd):
         return ""
     try:
         origin = await node.known_origins.name(wish.source, dir_fd)

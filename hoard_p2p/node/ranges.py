@@ -152,7 +152,7 @@ class Ranges:
 
     def claim(self, segment: Segment, chunk: Wanted) -> list[tuple[int, int]]:
         """The ranges of a piece that nobody has or reads, for who reads it for no reader in particular: it tells `came`
-        or `lost` of each. Empty: others read the last of it (`settled`)."""
+        or `gave_up` of each. Empty: others read the last of it (`settled`)."""
         with self._lock:
             self._delivered.pop(chunk.chunk_id, None)
             piece = self._piece(segment, chunk)
@@ -180,8 +180,8 @@ class Ranges:
             self._drop(piece)
         return whole
 
-    def lost(self, segment: Segment, chunk: Wanted, start: int, stop: int, error: Exception) -> None:
-        """Such a range did not come: who waits for it looks again, and is told the error if it happens to him."""
+    def gave_up(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> None:
+        """Such a range did not come: who waits for it looks again."""
         self._release(chunk, start, stop, fills=1)
 
     def settled(self, segment: Segment, chunk: Wanted, seconds: float) -> bool:

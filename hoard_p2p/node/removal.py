@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 HIDDEN_NS = 24 * 3600 * 1_000_000_000
 """How long a snapshot that users do not see is remembered after its last use: its publisher may still be at work."""
 
+READ_NS = 600 * 1_000_000_000
+"""The same for one that was read from its origin to be sealed: its publisher says that it is at work (`uses`)."""
+
 
 @dataclass(slots=True)
 class Uses:
@@ -126,7 +129,9 @@ async def end_expired(node: "Node", now: int, *, dry_run: bool = False) -> Ended
     hidden = [
         record
         for record in node.names.known()
-        if not record.shown and not node.leases.users(record.id) and record.last_used + HIDDEN_NS < now
+        if not record.shown
+        and not node.leases.users(record.id)
+        and record.last_used + (READ_NS if record.origin else HIDDEN_NS) < now
     ]
     if not due and not hidden:
         return ended

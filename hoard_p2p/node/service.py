@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import ChunkCorrupt, HoardError, Unavailable
+from hoard_p2p.errors import ChunkCorrupt, HoardError
 from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
-from hoard_p2p.node import ranging
+from hoard_p2p.node import contents, ranging
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
 from hoard_p2p.node.handing import take
@@ -174,7 +174,7 @@ class NodeService:
         return FeedEnd(True, "it is on its way") if data is None else data
 
     async def contents(self, request: ContentsRequest) -> Sequence[bytes]:
-        raise Unavailable(f"{self._node.me.name} cannot tell what pieces are")
+        return await contents.answer(self._node, request)
 
     async def adopt(self, request: AdoptRequest) -> AdoptReply:
         """Pulls from a node of this node's own view only, whatever the caller says (CLUSTER 6)."""

@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError, Refused, StoreFailed, Unavailable
 from hoard_p2p.ids import SnapshotId, short
-from hoard_p2p.node.app import Node
 from hoard_p2p.transfer.wire import Announcement
+
+if TYPE_CHECKING:
+    from hoard_p2p.node.app import Node
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +18,7 @@ Body = dict[str, Json]
 Report = Callable[[Body], Awaitable[None]]
 
 
-async def warn_of_taken_name(node: Node, name: str | None, report: Report) -> None:
+async def warn_of_taken_name(node: "Node", name: str | None, report: Report) -> None:
     """Say at once that the name is another snapshot's, unless the content turns out to be that very snapshot's: only
     the end of the ingest tells."""
     taken = None if name is None else node.names.ref(name)
@@ -25,7 +28,7 @@ async def warn_of_taken_name(node: Node, name: str | None, report: Report) -> No
         await report({"note": note})
 
 
-async def introduce(node: Node, snapshot: SnapshotId, name: str | None, report: Report) -> None:
+async def introduce(node: "Node", snapshot: SnapshotId, name: str | None, report: Report) -> None:
     """Name a snapshot that is shown here, and tell the cluster. Raises Refused, Unavailable if it cannot have the name:
     it stays all the same."""
     named = None if name is None else node.names.ref(name)
@@ -37,7 +40,7 @@ async def introduce(node: Node, snapshot: SnapshotId, name: str | None, report: 
         await report({"note": f"{name} names it already"})
 
 
-async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> HoardError | None:
+async def _name(node: "Node", snapshot: SnapshotId, name: str | None) -> HoardError | None:
     """Tag the snapshot; the reason if that cannot be: what was published stays."""
     if name is None:
         return None
@@ -51,7 +54,7 @@ async def _name(node: Node, snapshot: SnapshotId, name: str | None) -> HoardErro
     return None
 
 
-async def tell(node: Node, *snapshots: SnapshotId) -> None:
+async def tell(node: "Node", *snapshots: SnapshotId) -> None:
     """Tell the cluster of snapshots and of the names that they have."""
     records = [await node.blocking(node.names.snapshot_record, snapshot) for snapshot in snapshots]
     told = tuple(record for record in records if record is not None)

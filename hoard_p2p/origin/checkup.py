@@ -38,7 +38,9 @@ Mapped = Callable[[Listed], str]
 class Checkup:
     """What was seen. `why`: of what failed, for people, with `refused`: another node may be luckier; `credentials`:
     where they come from, never what they are; `versions`: what is compared; `skew`: seconds that the server's clock is
-    ahead of ours, None if it does not tell; `complete`: all was listed. Rates are 0 if nothing was there to measure."""
+    ahead of ours, None if it does not tell; `special`: devices, sockets and FIFOs, which publishing leaves out;
+    `skipped`: what else can be in no snapshot; `complete`: all was listed. Rates are 0 if there was nothing to measure.
+    """
 
     url: str
     credentials: str = ""
@@ -52,6 +54,7 @@ class Checkup:
     size: int = 0
     complete: bool = False
     listing_rate: float = 0.0
+    special: int = 0
     skipped: int = 0
     skipped_names: list[str] = field(default_factory=list)
     samples: int = 0
@@ -87,7 +90,9 @@ def _list(origin: Origin, mapped: Mapped, seen: Checkup, report: Callable[[int],
             break
         seen.entries += 1
         why = mapped(entry)
-        if why:
+        if entry.kind is Kind.SPECIAL:
+            seen.special += 1
+        elif why:
             _skip(seen, entry, why)
         elif entry.kind is Kind.FILE:
             names.add(entry.path)

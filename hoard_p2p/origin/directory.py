@@ -1,15 +1,14 @@
 """Reading the files of a directory that several nodes see: NFS, Lustre, GPFS, or any other.
 
-The root is opened once; files are opened beneath it and nowhere else. Promises nothing about the bytes: the caller
-hashes each chunk. Must not know of snapshots' names, peers or stores.
+The root is opened once; files are opened beneath it and nowhere else. A file's version is compared before and after its
+bytes are read. Must not know of snapshots' names, peers or stores.
 """
 
 import os
 import pwd
 import stat
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from errno import EACCES, EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, EPERM, ESTALE, EXDEV
 from pathlib import Path
@@ -18,17 +17,14 @@ from typing import NamedTuple
 from hoard_p2p.errors import ObjectChanged, OriginFailed, OriginRefused, Unavailable
 from hoard_p2p.interfaces import Listed, ObjectRange
 from hoard_p2p.origin.beneath import open_beneath
-from hoard_p2p.origin.files import READ_AT_ONCE, FileRead, Piece
-from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.settling import Settling
 from hoard_p2p.origin.tree import listed_tree, version_of, version_text
 from hoard_p2p.origin.urls import directory_url
 from hoard_p2p.printing import printable
 
-AHEAD = 8
-"""Files that are open at once, their bytes on the way: what a server takes to answer is waited for once."""
-
 AGAIN = "publish again"
+
+READ_AT_ONCE = 8 << 20
 
 FORGET_FROM = 1 << 20
 """Shorter reads leave the page cache alone: forgetting costs more than they are worth."""
@@ -36,12 +32,6 @@ FORGET_FROM = 1 << 20
 _GONE = frozenset({ENOENT, ENOTDIR, ELOOP, EXDEV, ENXIO, EISDIR, ESTALE})
 _FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # no FIFO or terminal may stop the thread
 _ROOT_FLAGS = os.O_RDONLY | os.O_DIRECTORY
-
-Take = Callable[[Piece, memoryview], None]
-"""Is handed one piece's bytes, of its length; they are reused after it returned."""
-
-Fail = Callable[[Sequence[Piece], str], None]
-"""Is told which pieces of a file cannot be read, and why, for people."""
 
 
 class Rights(NamedTuple):
@@ -87,7 +77,6 @@ class DirectoryOrigin:
         """`root`: its descriptor, owned from now; `rights`: None, the kernel's decision is enough; `url`: as it was
         named, which may lead here over symbolic links; `rest` waits until a young file has settled."""
         self.path = path
-        self.meter = Meter()
         self._url = url or directory_url(str(path))
         self._root = root
         self._rights = rights
@@ -140,18 +129,17 @@ class DirectoryOrigin:
     def read(self, wanted: ObjectRange, into: memoryview, moved: Callable[[int], None]) -> None:
         """See `Origin`. A file that was young when it was listed is read once it has settled: its stamps could not
         tell a change within their own tick."""
-        name = f"{printable(str(self.path))}/{printable(wanted.path)}"
         try:
             self._settling.wait(wanted.version)
             fd = self._opened_beneath(wanted.path)
             try:
-                self._compare(fd, wanted, name)
+                self._compare(fd, wanted)
                 self._fill(fd, wanted, into, moved)
-                self._compare(fd, wanted, name)
+                self._compare(fd, wanted)
             finally:
                 os.close(fd)
         except OSError as error:
-            raise self._failure(name, error) from error
+            raise self._failure(self._name(wanted.path), error) from error
 
     def _failure(self, name: str, error: OSError) -> OriginFailed:
         """What an error of the operating system says about an object."""
@@ -165,8 +153,15 @@ class DirectoryOrigin:
             return OriginRefused(f"{name} may not be read by this node: {error.strerror}; give it the rights there")
         return OriginFailed(f"{name}: {error.strerror or error}")
 
-    def _compare(self, fd: int, wanted: ObjectRange, name: str) -> None:
+    def _name(self, path: bytes) -> str:
+        """For people."""
+        return f"{printable(str(self.path))}/{printable(path)}"
+
+    def _compare(self, fd: int, wanted: ObjectRange) -> None:
         status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and version_of(status) == wanted.version and self._rights is None:
+            return
+        name = self._name(wanted.path)
         if not stat.S_ISREG(status.st_mode):
             raise ObjectChanged(f"{name}: changed since it was listed: it is no regular file now; {AGAIN}")
         if self._rights is not None and not self._rights.may_read(status):
@@ -192,7 +187,7 @@ class DirectoryOrigin:
             with suppress(OSError):  # kept here in a moment: the page cache need not have it twice
                 os.posix_fadvise(fd, wanted.start, done, os.POSIX_FADV_DONTNEED)
         if done < len(into):
-            raise ObjectChanged(f"{printable(wanted.path)}: it ended early, at {wanted.start + done:,} bytes; {AGAIN}")
+            raise ObjectChanged(f"{self._name(wanted.path)}: it ended early, at {wanted.start + done:,} bytes; {AGAIN}")
 
     def check(self) -> None:
         """Raises OriginFailed if the directory that was opened is not there any more, or not at its path."""
@@ -208,66 +203,6 @@ class DirectoryOrigin:
         """Threads may read on after the origin was given up: closed when nobody refers to it."""
         os.close(self._root)
 
-    def unchanged(self, files: Iterable[FileRead]) -> bool:
-        """Whether these files are there, with the lengths that they had: all that can be seen without reading them."""
-        for file in files:
-            try:
-                os.close(self._open(file))
-            except OSError:
-                return False
-        return True
-
-    def read_files(self, plan: Iterable[FileRead], take: Take, fail: Fail) -> None:
-        """Blocking. Hand each piece of the plan to `take` or to `fail`. Raises what `take` does."""
-        asked: float | None = time.monotonic()
-        buffer = memoryview(bytearray(READ_AT_ONCE))
-        for fd, file in self._opened(plan, fail):
-            try:
-                for span in file.spans():
-                    data = self._read_span(fd, file, span, buffer, fail)
-                    if data is None:
-                        continue
-                    if asked is not None:
-                        self.meter.first_byte(time.monotonic() - asked)
-                        asked = None
-                    for piece in span:
-                        at = piece.offset - span[0].offset
-                        take(piece, data[at : at + piece.length])
-            finally:
-                os.close(fd)
-
-    def _opened(self, plan: Iterable[FileRead], fail: Fail) -> Iterator[tuple[int, FileRead]]:
-        """Each file that can be opened, a few of them ahead."""
-        ahead: deque[tuple[int, FileRead]] = deque()
-        try:
-            for file in plan:
-                try:
-                    fd = self._open(file)
-                except OSError as error:
-                    fail(file.pieces, self._why(file, error))
-                    continue
-                first, last = file.pieces[0], file.pieces[-1]
-                ahead.append((fd, file))
-                with suppress(OSError):
-                    os.posix_fadvise(fd, first.offset, last.offset + last.length - first.offset, os.POSIX_FADV_WILLNEED)
-                if len(ahead) > AHEAD:
-                    yield ahead.popleft()
-            while ahead:
-                yield ahead.popleft()
-        finally:
-            for fd, _ in ahead:
-                os.close(fd)
-
-    def _open(self, file: FileRead) -> int:
-        """Raises OSError, also for what is not the file that was published."""
-        fd = self._opened_beneath(file.path)
-        try:
-            self._check(os.fstat(fd), file)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
-
     def _opened_beneath(self, path: bytes) -> int:
         try:
             return open_beneath(self._root, path, _FILE_FLAGS | os.O_NOATIME)
@@ -275,39 +210,3 @@ class DirectoryOrigin:
             if error.errno != EPERM:  # EPERM: neither owner nor superuser, who alone may leave the time of access
                 raise
             return open_beneath(self._root, path, _FILE_FLAGS)
-
-    def _check(self, status: os.stat_result, file: FileRead) -> None:
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "changed since it was published: it is no regular file now")
-        if self._rights is not None and not self._rights.may_read(status):
-            raise OSError(0, f"not readable by the owner of {printable(str(self.path))} (uid {self._rights.uid})")
-        if status.st_size != file.size:
-            raise OSError(0, f"changed since it was published: {status.st_size} bytes now, {file.size} then")
-
-    def _read_span(
-        self, fd: int, file: FileRead, span: Sequence[Piece], buffer: memoryview, fail: Fail
-    ) -> memoryview | None:
-        start, stop = span[0].offset, span[-1].offset + span[-1].length
-        data = buffer[: stop - start]
-        done = 0
-        try:
-            while done < len(data):
-                count = os.preadv(fd, [data[done:]], start + done)
-                if not count:
-                    raise OSError(0, "changed since it was published: it ends early")
-                done += count
-                self.meter.read(count)
-        except OSError as error:
-            fail(span, self._why(file, error))
-            return None
-        with suppress(OSError):  # kept here in a moment: the page cache need not have it twice
-            os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-        return data
-
-    def _why(self, file: FileRead, error: OSError) -> str:
-        return f"{self.name(file)}: {error.strerror or error}"
-
-    @staticmethod
-    def name(file: FileRead) -> str:
-        """The file's path in the origin, for people."""
-        return printable(file.path)

@@ -169,10 +169,10 @@ class Streams:
             throttle = self._source(url).throttle
             return throttle.allowed(self._clock()), throttle.times
 
-    def wants(self) -> list[str]:
-        """The origins that are being read, or are to be, now."""
+    def waiting(self) -> list[str]:
+        """The origins of which readers wait for something that was not begun yet."""
         with self._lock:
-            return [url for url, source in self._sources.items() if source.running or source.urgent or source.fill]
+            return [url for url, source in self._sources.items() if source.urgent]
 
     def read(self, origin: Origin, works: Sequence[Work], *, urgent: bool) -> None:
         """Until all ranges of all works came or failed. Raises OriginFailed if the origin cannot be read at all now;

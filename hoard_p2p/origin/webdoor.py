@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, RemoteDisconnected
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
@@ -57,10 +57,20 @@ def _embedded(address: IPv6Address) -> IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
 
 
+def may_ask(address: str, host: str, *, trusted: bool) -> bool:
+    """Of a host that was named, its address may be this machine; the machine's link and a cloud's metadata only if the
+    address itself was named, since whoever owns a name chooses what it means."""
+    if not is_local(address):
+        return True
+    with suppress(ValueError):
+        return trusted and ip_address(host.partition("%")[0]) == ip_address(address.partition("%")[0])
+    return trusted and ip_address(address.partition("%")[0]).is_loopback
+
+
 def connect(host: str, port: int, *, trusted: bool) -> socket.socket:
     """A connection to the first address of the host that answers. Raises OriginRefused if all are local, OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    good = [entry for entry in found if trusted or not is_local(str(entry[4][0]))]
+    good = [entry for entry in found if may_ask(str(entry[4][0]), host, trusted=trusted)]
     if not good:
         raise OriginRefused(
             f"{printable(host)} is {found[0][4][0]}, this machine or its link: such hosts are asked only if "

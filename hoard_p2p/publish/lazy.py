@@ -30,6 +30,7 @@ from hoard_p2p.publish.unmapped import Unmapped
 class LazyOptions:
     """What the user asked of a publish from an origin. `exclude`: patterns, see `exclude.Rules`. `temp_dir`: where
     intermediate files go (unlinked from the start), inside the data directory; they take about 400 bytes an entry.
+    `own_data`: the path in the data set where the node's own data directory lies, which is left out; empty: outside.
     `skip_unmappable`: leave out what cannot be a file, instead of failing for it."""
 
     temp_dir: Path
@@ -37,6 +38,7 @@ class LazyOptions:
     preserve_owner: bool = False
     reproducible: bool = False
     skip_unmappable: bool = False
+    own_data: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class LazyProgress:
 @dataclass(frozen=True, slots=True)
 class LazyResult:
     """A lazy snapshot; its catalog is in the sink and flushed. `stored`: bytes of it that were not stored before.
-    `special`: devices, sockets and FIFOs, which are left out. `excluded`: entries that patterns left out."""
+    `special`: devices, sockets and FIFOs, which are left out. `own_data`: the node's data directory, likewise.
+    `excluded`: entries that patterns left out."""
 
     root: bytes
     snapshot: SnapshotId
@@ -62,6 +65,7 @@ class LazyResult:
     stored: int
     unmappable: Named
     special: Named
+    own_data: Named
     excluded: int
     unmatched_excludes: tuple[bytes, ...] = ()
 
@@ -108,7 +112,7 @@ class _Lazy:
         self._rules = Rules(options.exclude)
         self._unmapped = Unmapped()
         self._records = stack.enter_context(closing(SortedRecords(spill)))
-        self._recording = Recording(self._rules, self._records, self._unmapped)
+        self._recording = Recording(self._rules, self._records, self._unmapped, options.own_data)
         self._catalog = stack.enter_context(spill())
         links = stack.enter_context(closing(LinkMap(options.temp_dir)))
         builder = stack.enter_context(CatalogBuilder(spill=spill, keep_owner=options.preserve_owner, lazy=True))
@@ -143,6 +147,7 @@ class _Lazy:
             stored=chunks.stored,
             unmappable=self._unmapped.named(),
             special=self._recording.special.named(),
+            own_data=self._recording.own_data.named(),
             excluded=self._recording.excluded,
             unmatched_excludes=self._rules.unmatched(),
         )

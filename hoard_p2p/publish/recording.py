@@ -14,7 +14,8 @@ DIRECTORIES_IN_MEMORY = 50_000
 class Recording:
     """Takes entries. Used from one thread."""
 
-    def __init__(self, rules: Rules, records: SortedRecords, unmapped: Unmapped) -> None:
+    def __init__(self, rules: Rules, records: SortedRecords, unmapped: Unmapped, own_data: bytes = b"") -> None:
+        """`own_data`: path of the node's data directory, if it is in the data set."""
         self._rules = rules
         self._records = records
         self._unmapped = unmapped
@@ -24,12 +25,18 @@ class Recording:
         self.bytes = 0
         self.excluded = 0
         self.special = Unmapped()
+        self.own_data = Unmapped()
+        self._own = own_data + b"/" if own_data else b""
         records.add(implied_directory(b""))
 
     def add(self, entry: Listed) -> None:
         """The next entry."""
         if not self._rules.empty and self._is_excluded(entry):
             self.excluded += 1
+            return
+        if self._own and (entry.path + b"/").startswith(self._own):
+            if entry.kind is Kind.DIRECTORY and len(entry.path) < len(self._own):
+                self.own_data.add(Unmappable(entry.path, "this node's own data"))
             return
         if entry.kind is Kind.SPECIAL:
             self.special.add(Unmappable(entry.path, printable(entry.target)))

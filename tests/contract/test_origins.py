@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ from hoard_p2p.errors import ObjectChanged, OriginFailed
 from hoard_p2p.interfaces import Kind, Listed, ObjectRange, Origin
 from hoard_p2p.origin.s3 import S3Origin
 from hoard_p2p.origin.s3url import parse_s3
+from tests.origintrees import KINDS, open_tree, write_object, write_objects
 from tests.s3servers import ENVIRONMENT, S3Server, moto_server, needs_weed, weed_server
 
 OBJECTS = {
@@ -72,7 +74,17 @@ def _on_s3(server: S3Server, objects: dict[bytes, bytes]) -> Case:
 Made = Callable[[dict[bytes, bytes]], Case]
 
 
-@pytest.fixture(params=["moto", pytest.param("weed", marks=needs_weed)])
+def _on_tree(kind: str, root: Path, objects: dict[bytes, bytes], stack: ExitStack) -> Case:
+    write_objects(root / "set", objects)
+    write_objects(root / "setter", {b"other": b"of another set"})
+    return Case(
+        stack.enter_context(open_tree(kind, root)),
+        lambda path, data: write_object(root / "set", path, data),
+        lambda path: (root / "set" / os.fsdecode(path)).unlink(),
+    )
+
+
+@pytest.fixture(params=["moto", pytest.param("weed", marks=needs_weed), *KINDS])
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Made]:
     """Makes an origin that has these objects."""
     for name, value in ENVIRONMENT.items():
@@ -80,12 +92,16 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     cases: list[Case] = []
 
     def make(objects: dict[bytes, bytes]) -> Case:
-        cases.append(_on_s3(request.getfixturevalue(request.param), objects))
+        if request.param in KINDS:
+            cases.append(_on_tree(request.param, tmp_path / f"tree{len(cases)}", objects, stack))
+        else:
+            cases.append(_on_s3(request.getfixturevalue(request.param), objects))
         return cases[-1]
 
-    yield make
-    for case in cases:
-        case.origin.close()
+    with ExitStack() as stack:
+        yield make
+        for case in cases:
+            case.origin.close()
 
 
 def test_a_listing_names_every_object_once_with_its_size_and_a_version(made: Made) -> None:

@@ -42,7 +42,7 @@ def cold(cluster: LocalCluster, source: Path, nodes: int) -> str:
         cluster.start(f"n{number}", rack=f"r{number % 2}", options=["--allow-origin", str(cluster.root)])
     cluster.wait_met()
     first = cluster.nodes[0]
-    snapshot = cluster.hoard(first, "publish", str(source), "--shared-origin").split()[-1]
+    snapshot = cluster.hoard(first, "publish", str(source), "--shared-origin", "--chunker", "fastcdc").split()[-1]
     cluster.hoard(first, "evict", snapshot)
     for node in cluster.nodes:
         wait_for(f"{node.name} to know who reads", partial(knows, node, nodes), 60)
@@ -117,7 +117,7 @@ def test_a_node_that_may_not_read_gets_all_from_one_that_may(cluster: LocalClust
     reader = cluster.start("reader")
     other = cluster.start("other")
     cluster.wait_met()
-    snapshot = cluster.hoard(reader, "publish", str(source), "--shared-origin").split()[-1]
+    snapshot = cluster.hoard(reader, "publish", str(source), "--shared-origin", "--chunker", "fastcdc").split()[-1]
     cluster.hoard(reader, "evict", snapshot)
     wait_for("the other node to know who reads", partial(knows, other, 1), 60)
     assert not origin(other).body["readable"]

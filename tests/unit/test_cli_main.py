@@ -32,6 +32,7 @@ COMMANDS = [
         "replicas",
         "rm",
         "scrub",
+        "seal",
         "status",
         "tag",
     ),

@@ -55,6 +55,8 @@ def test_the_node_gets_an_open_directory_and_the_options(tmp_path: Path) -> None
                 "rehash": False,
                 "skip_unreadable": False,
                 "shared_origin": None,
+                "lazy": False,
+                "skip_unmappable": False,
                 "try": False,
             },
         )
@@ -123,9 +125,25 @@ def test_progress_goes_to_standard_error_after_two_seconds(tmp_path: Path, capsy
     assert lines[-1] == "placing: 4 of 4"
 
 
-def test_other_origins_are_refused_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["publish", "s3://bucket/set"], FakeNode().doors()) == 2
-    assert "later version" in capsys.readouterr().err
+def test_an_origin_reaches_the_node_as_its_url_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://host:9000")
+    node = FakeNode(publish={**RESULT, "lazy": True, "unmappable": ["a//b: has an empty part"], "unmappable_count": 1})
+    assert run(["publish", "s3://bucket/set", "--lazy", "--skip-unmappable"], node.doors()) == 0
+    ((_, asked),) = node.asked
+    assert asked["source"] == "s3://bucket/set/?endpoint=http://host:9000"
+    assert asked["lazy"] is True and asked["skip_unmappable"] is True and asked["chunker"] is None
+    assert node.fds == []
+    told = capsys.readouterr()
+    assert told.out == ID + "\n"
+    assert "1 names of the origin cannot be files" in told.err and "a//b" in told.err and "not read" in told.err
+
+
+def test_options_of_s3_beside_a_directory_are_status_2(tmp_path: Path) -> None:
+    assert run(["publish", str(tmp_path), "--region", "r"], FakeNode().doors()) == 2
 
 
 def test_a_missing_directory_is_status_3_and_a_file_status_2(tmp_path: Path) -> None:

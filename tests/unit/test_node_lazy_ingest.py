@@ -9,7 +9,7 @@ import pytest
 from hoard_p2p.catalog import root as roots
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import Json
-from hoard_p2p.errors import HoardError, OriginFailed
+from hoard_p2p.errors import HoardError, OriginFailed, Refused
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.ingest import SCRATCH, Ingested
 from hoard_p2p.node.lazy_ingest import list_lazily
@@ -85,6 +85,20 @@ def test_what_is_left_out_is_in_the_summary(tmp_path: Path) -> None:
             assert (summary["skipped_special_count"], summary["unmatched_excludes"]) == (1, ["nothing"])
             assert summary["excluded"] == 3
             assert len(catalog_of(node, ingested).children(0)) == 1
+
+    run(main)
+
+
+def test_the_data_directory_of_the_node_is_left_out_and_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "set" / "n") as node:
+            tree = a_tree(tmp_path / "set" / "tree").parent
+            ingested = await listed(node, tree)
+            catalog = catalog_of(node, ingested)
+            assert [catalog.name(inode) for inode in catalog.children(0)] == [b"tree"]
+            assert ingested.summary["own_data"] == ["n: this node's own data"]
+            with pytest.raises(Refused, match="data directory"):
+                await listed(node, node.settings.data_dir)
 
     run(main)
 

@@ -39,7 +39,7 @@ async def published(node: Node, source: Path, /, **options: Json) -> Body:
 
     fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        told: Body = {"source": os.fspath(source), "shared_origin": True, **options}
+        told: Body = {"source": os.fspath(source), "shared_origin": True, "chunker": "fastcdc", **options}
         return await publish(node, fd, told, report)
     finally:
         os.close(fd)

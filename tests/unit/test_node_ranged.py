@@ -402,7 +402,7 @@ def test_a_fill_reads_around_what_is_here() -> None:
     async def work(ranged: Ranged) -> None:
         await ranged.need(Range(SEGMENT, chunk, 4 * PAGE, 8 * PAGE), TIMEOUT)
         assert one.ranges.claim(SEGMENT, chunk) == [(0, 4 * PAGE), (8 * PAGE, MAX_CHUNK)]
-        one.ranges.lost(SEGMENT, chunk, 0, 4 * PAGE, Unavailable("the origin is away"))
+        one.ranges.gave_up(SEGMENT, chunk, 0, 4 * PAGE)
         assert isinstance(one.ranges.look(SEGMENT, chunk, 4 * PAGE, 8 * PAGE), Here)
         assert one.ranges.look(SEGMENT, chunk, 0, PAGE) == Mine([(0, PAGE)])
 

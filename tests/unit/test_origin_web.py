@@ -9,7 +9,7 @@ from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefu
 from hoard_p2p.interfaces import Kind, Listed, ObjectRange
 from hoard_p2p.origin.urls import parse_address
 from hoard_p2p.origin.web import WebOrigin
-from hoard_p2p.origin.webdoor import is_local
+from hoard_p2p.origin.webdoor import is_local, may_ask
 from hoard_p2p.origin.webindex import IndexPage
 from tests.webserver import Handler, WebServer, web_server
 
@@ -178,6 +178,20 @@ def test_no_redirect_leads_to_this_machine(origin: WebOrigin, server: WebServer,
         with pytest.raises(OriginFailed, match=r"this machine or its link|refused|unreachable|address"):
             origin.check()
         assert other.asked == []
+
+
+def test_a_named_host_may_be_this_machine_but_no_link_or_metadata_unless_its_address_was_named() -> None:
+    for host, address, asked in [
+        ("localhost", "127.0.0.1", True),
+        ("data.example", "127.0.1.1", True),
+        ("data.example", "169.254.169.254", False),
+        ("data.example", "fe80::1%eth0", False),
+        ("169.254.1.1", "169.254.1.1", True),
+        ("::1", "::1", True),
+        ("data.example", "10.0.0.1", True),
+    ]:
+        assert may_ask(address, host, trusted=True) is asked
+        assert may_ask(address, host, trusted=False) is (address == "10.0.0.1")
 
 
 def test_redirects_are_followed_a_few_times(origin: WebOrigin, server: WebServer) -> None:
