@@ -54,6 +54,7 @@ async def publish_origin(
 ) -> Body:
     """Publish it; the figures for the user. Raises OriginFailed & co, ObjectChanged if objects kept changing."""
     check_for_origin(options)
+    held.enter_context(node.known_origins.publishing(source.url))
     tried: list[SnapshotId] = []
     for attempt in range(ATTEMPTS):
         listed = await _listed(node, source, options, report, held)

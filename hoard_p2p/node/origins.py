@@ -9,9 +9,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hoard_p2p.config import Json
@@ -71,6 +72,9 @@ class Origins:
         self._looking: dict[str, asyncio.Future[KnownOrigin]] = {}
         self._named_meanwhile: set[str] = set()
         """Since the last look began, which does not know them."""
+        self._published: Counter[str] = Counter()
+        """What is being published from them: no snapshot need name them yet."""
+        self._turn = asyncio.Lock()
         self._due = 0.0
         self._seen = b""
         self._soon = asyncio.Event()
@@ -113,10 +117,23 @@ class Origins:
             self._known[url] = KnownOrigin(url, origin_id(url), None, why)
             self._tell()
 
+    @contextmanager
+    def publishing(self, url: str) -> Iterator[None]:
+        """It stays known meanwhile, though no snapshot may name it yet."""
+        self._published[url] += 1
+        try:
+            yield
+        finally:
+            self._published[url] -= 1
+
     async def look(self) -> None:
         """Open what may be read, close what went away, and tell all if that changed something."""
+        async with self._turn:  # one that began earlier knows of fewer
+            await self._look()
+
+    async def _look(self) -> None:
         self._named_meanwhile.clear()
-        urls = await asyncio.to_thread(self._urls)
+        urls = await asyncio.to_thread(self._urls, list(+self._published))
         async with asyncio.TaskGroup() as group:
             looks = [group.create_task(self._look_at(url)) for url in urls]
         found = [look.result() for look in looks]
@@ -130,13 +147,15 @@ class Origins:
         lost = [one for one in found if one.opened is None and self.is_open(one.url)]
         if lost:
             self._due = min(self._due, time.monotonic() + LOOK_SOON)
-        named = {url: self._known[url] for url in self._named_meanwhile}
+        fresh = self._named_meanwhile | (+self._published).keys() - set(urls)
+        named = {url: self._known[url] for url in fresh if url in self._known}
         self._known = {origin.url: origin for origin in found} | named
         self._tell()
 
-    def _urls(self) -> list[str]:
+    def _urls(self, published: Sequence[str]) -> list[str]:
         """Blocking. Those that may be read first, since anybody can tell any number of others."""
         told = dict.fromkeys(record.origin for record in self._names.known() if record.origin)
+        told |= dict.fromkeys(published)
         ours = {url for url in told if self.permissions.may_look(url)}
         return sorted(told, key=lambda url: url not in ours)[:MOST_ORIGINS]
 
