@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hoard_p2p.ids import HOLE, chunk_id
 from hoard_p2p.node.collecting import Marks, sweep
 from hoard_p2p.node.course import Course
 from hoard_p2p.node.evicting import look
-from hoard_p2p.node.keeping import Held, file_runs, settle_file
+from hoard_p2p.node.keeping import Held, StoreKeeper, file_runs, settle_file
 from hoard_p2p.node.marking import ids_in
 from hoard_p2p.storage.records import FileSlab
 from tests.unit.lazy_sets import (
@@ -162,6 +163,20 @@ def test_parts_of_a_piece_lie_where_the_piece_will_and_are_not_listed(bench: Ben
 def test_a_piece_of_a_small_object_has_no_place_for_parts(bench: Bench, lazy: Catalog) -> None:
     segment = next(segment for segment in segments(lazy) if not segment.file)
     assert bench.keeper.keep_part(segment, segment.chunks[0], 0, memoryview(b"some")) is None
+
+
+def test_of_too_many_files_parts_stay_in_memory(bench: Bench, lazy: Catalog) -> None:
+    keeper = StoreKeeper(bench.writer, bench.reader, bench.store.heal, most_parted=1)
+    other = Catalog(memoryview(lazy_bytes(b"w")))
+    segment, chunk = large(lazy)
+    assert keeper.keep_part(segment, chunk, 0, memoryview(b"some")) is not None
+    assert keeper.keep_part(*large(other), 0, memoryview(b"some")) is not None, "a file is known by its place in a set"
+    elsewhere = replace(large(other)[0], snapshot=SEALED)
+    third = Catalog(memoryview(lazy_bytes(b"x")))
+    assert keeper.keep_part(replace(elsewhere, catalog=third), large(third)[1], 0, memoryview(b"some")) is None
+    keeper.drop_part(chunk)
+    keeper.drop_part(large(other)[1])
+    assert keeper.keep_part(replace(elsewhere, catalog=third), large(third)[1], 0, memoryview(b"some")) is not None
 
 
 def test_a_part_beyond_its_piece_is_refused(bench: Bench, lazy: Catalog) -> None:
