@@ -29,7 +29,7 @@ LOOKED_UP = 1024
 KEPT_NAMES = 1024
 """Large files whose keys are remembered: to compute one takes a look at every run of the file."""
 MOST_PARTED = 256
-"""Slabs that are kept open for pieces that arrive in parts, at most: each takes two descriptors."""
+"""Large files whose slabs are held open for pieces that arrive in parts: each takes two descriptors."""
 
 Heal = Callable[[ChunkId, memoryview], Place | None]
 """Write a chunk over its damaged places; where it lies then, None if there is none that could be healed."""
@@ -48,9 +48,12 @@ class StoreKeeper:
         reader: StoreReader,
         heal: Heal,
         brought: Callable[[Segment], None] = lambda _: None,
+        *,
         take_over: TakeOver = lambda _name, _runs: None,
+        most_parted: int = MOST_PARTED,
     ) -> None:
-        """`brought` is told of each segment of which all chunks are here, after a flight. `take_over` see there."""
+        """`brought` is told of each segment of which all chunks are here, after a flight. `take_over` see there.
+        `most_parted`: large files that are held open for pieces that arrive in parts."""
         self._take_over = take_over
         self._brought = brought
         self._writer = writer
@@ -60,6 +63,8 @@ class StoreKeeper:
         """While something is collected: what is relied on because it is here is marked before it is looked up."""
         self._files: OrderedDict[tuple[SnapshotId, int], LingeringSink] = OrderedDict()
         self._parts: dict[ChunkId, OpenPart] = {}
+        self._parted: dict[tuple[SnapshotId, int], set[ChunkId]] = {}
+        self._most_parted = most_parted
         self._lock = threading.Lock()
         self.conflicts = 0
         """Pieces of origins that came as other bytes than before, and were not kept."""
@@ -162,22 +167,32 @@ class StoreKeeper:
         """Nobody wants the parts of this piece any more: the space that they took is garbage."""
         with self._lock:
             part = self._parts.pop(chunk.chunk_id, None)
+            if part is not None:
+                self._forget_part(chunk.chunk_id)
         if part is not None:
             part.close()
+
+    def _forget_part(self, key: ChunkId) -> None:
+        """Lock held."""
+        file = next(file for file, open_here in self._parted.items() if key in open_here)
+        self._parted[file].discard(key)
+        if not self._parted[file]:
+            del self._parted[file]
 
     def _part(self, segment: Segment, chunk: Wanted) -> OpenPart | None:
         """None: it has no slab of its own to lie in, or too many are open. Raises StoreFailed."""
         part = self._parts.get(chunk.chunk_id)
         if part is not None or segment.catalog is None or not segment.file:
             return part
-        with self._lock:
-            slabs = {known.place.slab for known in self._parts.values()} if len(self._parts) >= MOST_PARTED else ()
-        if len(slabs) >= MOST_PARTED:
+        file = (segment.snapshot, segment.file)
+        if file not in self._parted and len(self._parted) >= self._most_parted:
             return None
         offset = segment.catalog.run_offset(segment.file, chunk.run)
         part = self._sink(segment, segment.catalog).part(offset, chunk.length)
         with self._lock:
             known = self._parts.setdefault(chunk.chunk_id, part)
+            if known is part:
+                self._parted.setdefault(file, set()).add(chunk.chunk_id)
         if known is not part:  # another thread was faster
             part.close()
         return known

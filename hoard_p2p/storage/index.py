@@ -88,8 +88,7 @@ class Transaction:
         return int(self._txn.id())
 
     def get(self, table: Table, key: bytes) -> bytes | None:
-        db = self._tables.get(table)
-        value: bytes | None = None if db is None else self._txn.get(key, db=db)
+        value: bytes | None = self._txn.get(key, db=self._tables[table]) if table in self._tables else None
         return value
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:

@@ -22,23 +22,27 @@ class MemoryChunks:
     def __init__(self) -> None:
         self._lock = Lock()
         self._places: dict[ChunkId, Place] = {}
+        self._known: dict[ChunkId, ChunkId] = {}
         self._bytes: dict[Place, bytes] = {}
         self._shared_end = 0
         self._slabs = _SHARED
 
     def content(self, chunk_id: ChunkId) -> ChunkId | None:
-        return None if is_origin_key(chunk_id) else chunk_id
+        return self._known.get(chunk_id) if is_origin_key(chunk_id) else chunk_id
+
+    def learn(self, key: ChunkId, content: ChunkId) -> None:
+        """From now on an origin key stands for this chunk."""
+        self._known[key] = content
 
     def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
         return [self.content(chunk_id) for chunk_id in ids]
 
     def place(self, chunk_id: ChunkId) -> Place | None:
-        with self._lock:
-            return self._places.get(chunk_id)
+        return self.places((chunk_id,))[0]
 
     def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
         with self._lock:
-            return [self._places.get(chunk_id) for chunk_id in ids]
+            return [self._places.get(self.content(chunk_id) or chunk_id) for chunk_id in ids]
 
     def read_into(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:
         place = self.place(chunk_id)
