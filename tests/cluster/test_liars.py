@@ -114,6 +114,14 @@ def town() -> Iterator[Town]:
         shutil.rmtree(directory)
 
 
+def export_to(machine: Machine, snapshot: str, place: Path) -> dict[bytes, tuple[object, ...]]:
+    """The tree of a snapshot that was made warm and exported, each within its time."""
+    if place.name == "cold":
+        machine.hoard("warm", snapshot, seconds=BOUND)
+    machine.hoard("export", snapshot, os.fspath(place), seconds=BOUND)
+    return tree(place)
+
+
 def alive(machine: Machine) -> set[str]:
     """The names of the others that it sees."""
     return {peer["name"] for peer in machine.json("peers")["peers"] if peer["state"] == "alive"}
@@ -133,15 +141,15 @@ def test_readers_beside_a_liar_get_the_right_bytes_and_it_is_named(town: Town, l
     with town.reader() as reader:
         town.liar.lie(lie)
         # it is gateway of the rack and comes before the reader in the chain; it is home; it reads the origin
-        mounted = reader.mount(town.ids["passed"], place / "passed")
-        assert tree(mounted) == town.trees["passed"]
-        for name in ("homed", "cold"):
-            if name == "cold":
-                reader.hoard("warm", town.ids[name], seconds=BOUND)
-            reader.hoard("export", town.ids[name], os.fspath(place / name), seconds=BOUND)
-            assert tree(place / name) == exported(town.trees[name])
+        # all at once: what is met with in one way does not spare the others
+        with ThreadPoolExecutor(3) as pool:
+            read = pool.submit(lambda: tree(reader.mount(town.ids["passed"], place / "passed")))
+            ways = {name: pool.submit(export_to, reader, town.ids[name], place / name) for name in ("homed", "cold")}
+        assert read.result() == town.trees["passed"]
+        for name, found in ways.items():
+            assert found.result() == exported(town.trees[name])
         named = [line for line in reader.log().splitlines() if "peer liar" in line]
         assert named or lie in {"denies", "pending"}, reader.log()
         (liar,) = [peer for peer in reader.json("peers")["peers"] if peer["name"] == "liar"]
         assert (liar["state"], liar["wrong_chunks"] > 0) == ("alive", lie in {"wrong", "cut", "endless"})
-        reader.umount(mounted)
+        reader.umount(place / "passed")

@@ -1,7 +1,9 @@
 """Pieces of a lazy snapshot between real nodes: what a piece is is named, and who lies about it is found out."""
 
+import asyncio
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,14 @@ import pytest
 from hoard_p2p.errors import ChunkCorrupt
 from hoard_p2p.fetch.segment import Segment, Wanted, segment_of
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key, snapshot_id
-from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
+from hoard_p2p.interfaces import AskMode, RangeAsk, SegmentAsk, StreamEnd
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.peer import Peer
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.service import SendExtent
+from hoard_p2p.transfer.wire import Announcement
+from hoard_p2p.transfer.wire_names import Kind
 from tests.unit.node_cluster import run, running, until
 from tests.unit.test_node_lazy_ingest import listed
 
@@ -48,11 +52,11 @@ def origin(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-async def lazy_snapshot(origin: Path, *nodes: Node) -> tuple[SnapshotId, Segment, Wanted]:
-    """Of the directory `origin`; all nodes have its catalog. And the one piece in it."""
+async def lazy_snapshot(origin: Path, *nodes: Node, url: str = "") -> tuple[SnapshotId, Segment, Wanted]:
+    """Of the directory `origin`, or said to be of `url`; all nodes have its catalog. And the one piece in it."""
     ingested = await listed(nodes[0], origin)
     snapshot = snapshot_id(ingested.root)
-    record = SnapshotRecord(snapshot, 1, 1, 1, False, 86_400, True, "set", origin=f"dir:{origin}")
+    record = SnapshotRecord(snapshot, 1, 1, 1, False, 86_400, True, "set", origin=url or f"dir:{origin}")
     for node in nodes:
         await node.blocking(node.names.add_snapshot, ingested.root, record)
         opened = await node.open(snapshot)
@@ -143,3 +147,35 @@ def test_who_cannot_read_the_origin_keeps_what_came_first_and_takes_nothing_else
             assert taker.namings.disputes == 1
 
     run(main)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/set?endpoint={endpoint}&anonymous=1&style=path", "dir:{directory}"])
+def test_no_word_of_a_peer_makes_a_node_talk_to_an_origin_that_nobody_allowed(
+    tmp_path: Path, origin: Path, url: str
+) -> None:
+    async def main() -> None:
+        callers: list[asyncio.StreamWriter] = []
+        store = await asyncio.start_server(lambda _, writer: callers.append(writer), "127.0.0.1", 0)
+        named = url.format(endpoint=f"http://127.0.0.1:{store.sockets[0].getsockname()[1]}", directory=origin)
+        async with store, running(tmp_path / "l") as liar, running(tmp_path / "a", liar) as node:
+            snapshot, segment, chunk = await lazy_snapshot(origin, liar, url=named)
+            told = await liar.blocking(liar.gossip.exchange.listed, Kind.SNAPSHOTS)
+            await liar.control.announce(node.me, Announcement(tuple(told), node=liar.me.node_id))
+            await node.known_origins.look()
+            assert (await node.open(snapshot)).catalog.is_lazy
+            assert not node.known_origins.is_open(named)
+            ask = SegmentAsk(snapshot, segment.number, AskMode.FETCH, 0, (chunk.run,))
+            end = await liar.blocking(stream, liar, node.me, ask, chunk)
+            assert end.absent == [0]
+            part, into = RangeAsk(snapshot, chunk.run, 0, 100, 0, 0.1), memoryview(bytearray(100))
+            answer = await liar.blocking(partial(liar.bulk.range, node.me, part, into, timeout=5))
+            assert not answer.got
+        assert callers == []
+
+    run(main)
+
+
+def stream(node: Node, peer: Peer, ask: SegmentAsk, chunk: Wanted) -> StreamEnd:
+    """Blocking: ask for one piece and let it go."""
+    wanted = [(chunk.chunk_id, chunk.length)]
+    return node.bulk.stream(peer, ask, wanted, lambda _index, _data: None, patience=0.1, timeout=5)
