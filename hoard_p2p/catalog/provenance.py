@@ -29,7 +29,12 @@ class Provenance:
     @property
     def has_origin_keys(self) -> bool:
         """Whether any id of the chunk table is an origin key. O(n), at the speed of memory."""
-        return any(self._has_keys(start) for start in range(0, len(self._ids), _SCAN))
+        return any(self._find(start, ORIGIN_KEY_TAG) >= 0 for start in range(0, len(self._ids), _SCAN))
+
+    def run_of(self, identifier: bytes) -> int:
+        """A run with this chunk id, -1 if there is none. O(n), at the speed of memory."""
+        found = (self._find(start, identifier) for start in range(0, len(self._ids), _SCAN))
+        return next((run for run in found if run >= 0), -1)
 
     def version(self, inode: int) -> bytes:
         """The version of one inode, which is no hard link; empty where there is none. Raises CatalogCorrupt."""
@@ -45,9 +50,10 @@ class Provenance:
         assert self._keys is not None
         return ChunkId(self._keys[segment * ID_SIZE : (segment + 1) * ID_SIZE].tobytes())
 
-    def _has_keys(self, start: int) -> bool:
+    def _find(self, start: int, prefix: bytes) -> int:
+        """The first run from byte `start` of the ids on, in one block, whose id begins so; -1 if there is none."""
         block = self._ids[start : start + _SCAN].tobytes()
-        at = block.find(ORIGIN_KEY_TAG)
+        at = block.find(prefix)
         while at >= 0 and at % ID_SIZE:
-            at = block.find(ORIGIN_KEY_TAG, at + 1)
-        return at >= 0
+            at = block.find(prefix, at + 1)
+        return (start + at) // ID_SIZE if at >= 0 else -1

@@ -20,6 +20,10 @@ class OriginLane(Protocol):
         nodes that said they cannot, or are silent. None: the snapshot has no origin, or nobody is left to read it."""
         ...
 
+    def last(self, segment: Segment) -> Peer | None:
+        """This node, if it may find what nobody has in the origin of some other snapshot, which `read` looks for."""
+        ...
+
     def read(
         self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None], *, urgent: bool
     ) -> list[int]:
@@ -61,6 +65,9 @@ class NoOrigin:
     """An `OriginLane` of a node that reads none."""
 
     def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
+        return None
+
+    def last(self, segment: Segment) -> Peer | None:
         return None
 
     def read(

@@ -7,7 +7,7 @@ neighbour holds does not come from another rack once more.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Container, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -208,10 +208,19 @@ class Sources:
         for peer in [peer for peer in rest if peer.node_id not in asked][: self._last_resort(segment)]:
             asked.add(peer.node_id)
             yield Source(peer)
-        # A peer that sent a wrong chunk may be the only one with others: its disk is damaged, it need not be hostile.
-        # Also one that did so in this very round: it was left at the first wrong byte.
-        for peer in [peer for peer in ranked if self._favour.shunned(peer.node_id, now)][:LAST_RESORT]:
+        shunned = [peer for peer in ranked if self._favour.shunned(peer.node_id, now)]
+        for source in self._desperate(flight, shunned, reads):
+            yield source
+
+    def _desperate(self, flight: Flight, shunned: Sequence[Peer], reads: bool) -> Iterator[Source]:
+        """A peer that sent a wrong chunk may be the only one with others: its disk is damaged, it need not be hostile.
+        Also one that did so in this very round: it was left at the first wrong byte. Then what nobody has may be in the
+        origin of another snapshot."""
+        for peer in shunned[:LAST_RESORT]:
             yield Source(peer)
+        last = self._origins.last(flight.segment) if reads else None
+        if last is not None and last.node_id not in flight.without:
+            yield Source(last, AskMode.FETCH, READERS_TRIED)
 
     def _candidates(self, view: ClusterView, segment: Segment) -> list[Peer]:
         """Kept: of 1,000 peers it takes milliseconds, and a flight has many rounds."""

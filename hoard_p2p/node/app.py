@@ -143,7 +143,7 @@ class Node:
             executor=self.executor,
             max_catalog=min(MAX_CATALOG, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4),
         )
-        self.origins.parts = self.ranges
+        self.origins.parts, self.origins.catalog_here = self.ranges, self._catalog_here
         self.ranged = make_ranged(self)
         self.demand = Demand(
             store=self.store,
@@ -356,6 +356,15 @@ class Node:
         """The snapshot if its catalog is on this disk; asks no peer."""
         root = await self.blocking(self.names.root, snapshot)
         return None if root is None else await self.catalogs.local(snapshot, root)
+
+    def _catalog_here(self, snapshot: SnapshotId) -> Catalog | None:
+        """Blocking, not for the loop's thread: the catalog, if it is on this disk."""
+        opening = asyncio.run_coroutine_threadsafe(self.open_local(snapshot), self.loop)
+        try:
+            opened = opening.result(CATALOG_TIMEOUT)
+        except (HoardError, TimeoutError):
+            return None
+        return None if opened is None else opened.catalog
 
     async def keep_published(self, root: bytes, record: SnapshotRecord) -> OpenSnapshot:
         """Keep a root that was just ingested, not yet shown, and open its catalog."""

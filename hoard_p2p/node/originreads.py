@@ -6,18 +6,20 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.cluster.agent import ClusterAgent
 from hoard_p2p.config import Json
-from hoard_p2p.errors import CatalogCorrupt, OriginRefused, Unavailable
+from hoard_p2p.errors import CatalogCorrupt, ObjectChanged, OriginRefused, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import Origin
+from hoard_p2p.interfaces import Gathering, ObjectRange, Origin
 from hoard_p2p.node.blocking import in_executor
+from hoard_p2p.node.lastresort import MOST_SEARCHED, Named, recover
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.originwork import Deliver, OneRange, PartsHere, Reading, WholePieces, works_of
@@ -91,6 +93,8 @@ class OriginReads:
         self._underway = Underway()
         self.parts: PartsHere = WholePieces()
         """Which ranges of unfinished pieces are here; set it before anything is read."""
+        self.catalog_here: Callable[[SnapshotId], Catalog | None] = lambda _: None
+        """Blocking, for any thread but the loop's: the catalog of a snapshot, if it is on this disk; set it, too."""
 
     def close(self) -> None:
         """Blocking."""
@@ -118,6 +122,11 @@ class OriginReads:
             ranked = readers(others, segment.key, without)
         best = next(iter(self._late.last((peer.node_id for peer in ranked), self._clock())), None)
         return None if best is None else view.by_id.get(best)
+
+    def last(self, segment: Segment) -> Peer | None:
+        """See `OriginLane`."""
+        view = self._agent.view()
+        return view.by_id[view.me] if segment.number >= 0 and self._origins.any_open else None
 
     def first_reader(self, segment: Segment) -> Peer | None:
         """Who reads the segment as long as it can, so that all nodes with the same view agree: the chain begins with
@@ -174,13 +183,50 @@ class OriginReads:
 
     def read(self, segment: Segment, wanted: Sequence[Wanted], deliver: Deliver, *, urgent: bool = False) -> list[int]:
         """See `OriginLane`."""
-        url, origin, plan = self._plan(segment, wanted)
+        try:
+            url, origin, plan = self._plan(segment, wanted)
+        except Unavailable:
+            given = self._recover(segment, wanted, range(len(wanted)), deliver)
+            if not given:
+                raise
+            return sorted(set(range(len(wanted))) - given)
         with self._underway.reading((segment.snapshot, segment.number)):
             reading = Reading(segment, wanted, deliver, self.parts, self._underway)
             self._carry_out(url, origin, works_of(plan, reading, self._reads.seen(url)[0]), reading, urgent)
         if reading.failed:
             self._note(segment, url, len(reading.failed), reading.error)
+            reading.failed -= self._recover(segment, wanted, reading.failed, deliver)
         return sorted(reading.failed)
+
+    def _recover(
+        self, segment: Segment, wanted: Sequence[Wanted], numbers: Iterable[int], deliver: Deliver
+    ) -> set[int]:
+        """The last resort: what of these chunks an origin of another snapshot gave."""
+
+        def give(number: int, data: memoryview) -> None:
+            deliver(number, data)
+            if isinstance(deliver, Gathering):
+                deliver.settle()
+
+        return recover(wanted, numbers, self._others(segment.snapshot), self._fetch_range, give)
+
+    def _others(self, snapshot: SnapshotId) -> Iterator[Named]:
+        """Other snapshots whose catalogs are here, and whose origins this node reads; the newest first."""
+        known = [record for record in self._names.known() if record.id != snapshot and record.origin]
+        readable = [record for record in known if self._origins.is_open(record.origin)]
+        for record in sorted(readable, key=lambda record: -record.created)[:MOST_SEARCHED]:
+            catalog = self.catalog_here(record.id)
+            if catalog is not None:
+                with suppress(Unavailable):
+                    yield catalog, self._origins.opened(record.origin)
+
+    def _fetch_range(self, origin: Origin, where: ObjectRange) -> bytes:
+        one = OneRange(where)
+        self._reads.read(origin, [one], urgent=True)
+        if one.error is not None:
+            raise one.error
+        self.meter(origin.url).good(len(one.data))
+        return one.data
 
     def _carry_out(self, url: str, origin: Origin, works: Sequence[Work], reading: Reading, urgent: bool) -> None:
         try:
@@ -199,17 +245,14 @@ class OriginReads:
         url, origin, (file,) = self._plan(segment, [chunk])
         whole = file.range_of(file.pieces[0])
         span = whole._replace(start=whole.start + start, stop=whole.start + stop)
-        one = OneRange(span)
         try:
-            self._reads.read(origin, [one], urgent=True)
+            return self._fetch_range(origin, span)
+        except ObjectChanged as error:
+            self._note(segment, url, 1, error)
+            raise
         except Unavailable as error:
             self._trouble(url, error)
             raise
-        if one.error is not None:
-            self._note(segment, url, 1, one.error)
-            raise one.error
-        self.meter(url).good(len(one.data))
-        return one.data
 
     def _plan(self, segment: Segment, wanted: Sequence[Wanted]) -> tuple[str, Origin, list[FileRead]]:
         """The origin's URL, the origin, and what to read of it. Raises Unavailable."""

@@ -261,6 +261,11 @@ class Origins:
         """What was read from it since this node started, however often it was away. For any thread."""
         return self._meters.setdefault(url, Meter())
 
+    @property
+    def any_open(self) -> bool:
+        """Whether some origin can be read here."""
+        return any(origin.opened is not None for origin in self._known.values())
+
     def is_open(self, url: str) -> bool:
         origin = self._known.get(url)
         return origin is not None and origin.opened is not None

@@ -214,6 +214,9 @@ class MemoryOrigin:
     def reader(self, segment: Segment, without: Container[NodeId]) -> Peer | None:
         return next((peer for peer in self.order if peer.node_id not in without), None)
 
+    def last(self, segment: Segment) -> Peer | None:
+        return None
+
     def read(
         self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None], *, urgent: bool
     ) -> list[int]:

@@ -104,11 +104,23 @@ def test_status_lists_origins_and_why_one_cannot_be_read() -> None:
         "nodes": 3,
         "read": 5 << 20,
         "errors": 1,
+        "spared": 15 << 20,
+        "rate": 1 << 20,
+        "throttled": 2,
+        "streams": 4,
+        "limit_cluster": 8 << 20,
+        "limit": 2 << 20,
+        "bypassed": 4096,
+        "bypass_left": 8192,
     }
     shown = status_text({**STATUS, "origins": [here, away]})
     lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "dir:/mnt/set yes 3 5.0 MiB 1" in lines
-    assert "dir:/mnt/\\x1bx no 2 0 B 0" in lines
+    assert "dir:/mnt/set yes 3 5.0 MiB 15.0 MiB (75%) 1.0 MiB/s 1" in lines
+    assert "dir:/mnt/\\x1bx no 2 0 B 0 B 0 B/s 0" in lines
+    assert (
+        "dir:/mnt/set: at most 8.0 MiB/s of all nodes, 2.0 MiB/s of this one; asked to be asked less 2 times, now 4 "
+        "streams; 4.0 KiB read past readers that were late, 8.0 KiB more may be" in lines
+    )
     assert "it is away" in lines
     assert "ORIGIN" not in status_text(STATUS)
 

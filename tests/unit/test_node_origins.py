@@ -408,3 +408,20 @@ def test_a_node_that_may_not_read_gets_it_from_the_one_that_may(tmp_path: Path) 
             assert meter(node)["read"] == 4 * SIZE
 
     run(main)
+
+
+def test_what_all_holders_lost_is_read_from_the_origin_of_another_snapshot_that_names_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        source, twin = a_source(tmp_path / "source"), a_source(tmp_path / "twin", files=5)
+        async with running(tmp_path / "n") as node:
+            await shared(node, source, chunker="fastcdc")
+            private = await shared(node, twin, shared_origin=False, replicas=1, chunker="fastcdc")
+            segment = await first_segment(node, private)
+            got, failed = await node.blocking(read, node, segment, segment.chunks)
+            assert b"".join(got[index] for index in sorted(got)) == b"".join(
+                (source / f"{number}").read_bytes() for number in range(4)
+            )
+            assert sorted([*got, *failed]) == list(range(len(segment.chunks)))
+            assert failed, "only the twin has its fifth file"
+
+    run(main)
