@@ -86,5 +86,5 @@ def from_hex(text: str, size: int, what: str) -> bytes:
 
 
 def short(identifier: bytes) -> str:
-    """The first 12 hex digits, for logs."""
-    return identifier.hex()[:12]
+    """The first 12 hex digits, for logs; of an origin key those behind what all keys begin with."""
+    return (identifier[len(ORIGIN_KEY_TAG) :] if is_origin_key(identifier) else identifier).hex()[:12]

@@ -145,6 +145,10 @@ class LocalChunks(Protocol):
         not known here."""
         ...
 
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        """`content` for many ids, in one transaction."""
+        ...
+
     def places(self, ids: Sequence[ChunkId]) -> list[Place | None]:
         """`place` for many ids, in one transaction."""
         ...

@@ -249,11 +249,13 @@ class Agenda:
         """Where those of `runs` lie that are here and not verified."""
         catalog, verified = self._catalog, self._shared.verified
         wanted = {canonical: catalog.chunk_id(canonical) for canonical in map(catalog.canonical, runs)}
-        found = zip(wanted.items(), self._chunks.places(list(wanted.values())))
+        ids = list(wanted.values())
+        found = zip(wanted, self._chunks.contents(ids), self._chunks.places(ids))
         return [
             Lying(place.slab, place.offset, run, identifier, place.length, place.generation)
-            for (run, identifier), place in found
+            for run, identifier, place in found
             if place is not None
+            and identifier is not None
             and identifier != HOLE
             and run not in self._in_flight
             and verified[run] != place.generation

@@ -93,8 +93,9 @@ class FileCheck:
         catalog, base = self._catalog, self._catalog.position(self._runs.start)
         slab = self.slab
         ids = [catalog.chunk_id(run) for run in batch]
+        contents = [content or identifier for content, identifier in zip(self._chunks.contents(ids), ids)]
         lying = []
-        for run, identifier, place in zip(batch, ids, self._chunks.places(ids)):
+        for run, identifier, place in zip(batch, contents, self._chunks.places(ids)):
             offset, length, canonical = catalog.position(run) - base, catalog.length(run), catalog.canonical(run)
             if identifier == HOLE or place is None or place[:3] != (slab, offset, length):
                 lying.append(Lying(slab, offset, run, identifier, length, 0))

@@ -113,10 +113,12 @@ class VerifiedChunks:
         if answer.span is not None:
             return self._from_part(wanted, answer, answer.span)
         if answer.place is None:
-            return self._check(wanted, memoryview(answer.data), None)
+            if len(answer.data) != wanted.length:
+                return Wrong(wanted.run, None)
+            return self._check(wanted, memoryview(answer.data), None, fresh=True)
         whole = self._room(wanted)
         self._chunks.read_at(answer.place, 0, whole)
-        return self._check(wanted, whole, answer.place)
+        return self._check(wanted, whole, answer.place, fresh=True)
 
     def copied(self, answer: Found) -> Found:
         """The same with the bytes of its span at hand, if they can be read."""
@@ -152,10 +154,17 @@ class VerifiedChunks:
         """Where to read a whole chunk: straight into the reply if it is wanted whole."""
         return wanted.into if len(wanted.into) == wanted.length else self._whole[: wanted.length]
 
-    def _check(self, wanted: "_Wanted", whole: memoryview, place: Place | None) -> Wrong | None:
-        if chunk_id(whole) != wanted.chunk_id:
+    def _check(
+        self, wanted: "_Wanted", whole: memoryview, place: Place | None, *, fresh: bool = False
+    ) -> Missing | Wrong | None:
+        """`fresh`: the node has just told of it, so that the index may not know yet what an origin key was found to be.
+        Then nothing can be compared, and nothing is remembered."""
+        content = self._chunks.content(wanted.chunk_id)
+        if content is None and not fresh:
+            return _missing(wanted)
+        if content is not None and chunk_id(whole) != content:
             return _wrong(wanted, place)
-        if place is not None and self._remembering:
+        if place is not None and self._remembering and content is not None:
             self._generations[wanted.run] = place.generation
         if whole is not wanted.into:
             wanted.into[:] = whole[wanted.span.start : wanted.span.start + wanted.span.length]

@@ -113,7 +113,7 @@ class Node:
         self.held = Held(self.store.node_id, self.reader)
         self.leases = Leases()
         self.fills = Fills(self)
-        self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought)
+        self.keeper = StoreKeeper(self.writer, self.reader, self.store.heal, self.fills.brought, self.store.take_over)
         self.ranges = Ranges(self.keeper)
         presence = Presence(self.store, self.names, self.executor)
         self.gossip = Gossip(

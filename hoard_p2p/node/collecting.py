@@ -14,7 +14,7 @@ from hoard_p2p.ids import SnapshotId
 from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.course import Course
 from hoard_p2p.node.keeping import file_runs
-from hoard_p2p.node.marking import Ids, LiveIds, catalog_ids, ids_in, load_catalog, stored_ids
+from hoard_p2p.node.marking import Ids, LiveIds, catalog_ids, ids_in, known_ids, load_catalog, stored_ids
 from hoard_p2p.storage.reader import StoreReader
 from hoard_p2p.storage.reclaim import Dropped
 from hoard_p2p.storage.store import Store
@@ -98,7 +98,7 @@ def _what_is_known(root: Root, reader: StoreReader) -> Iterator[bytes]:
 def sweep(store: Store, found: Marks, interrupted: Callable[[], bool], course: Course, *, dry_run: bool) -> Dropped:
     """Blocking. Drop every chunk that is not marked, or count them. Raises Interrupted, what marking raises (then what
     was not looked at yet stays), StoreFailed."""
-    live = LiveIds(found.sources, found.count)
+    live = LiveIds([partial(known_ids, source, store.reader()) for source in found.sources], found.count)
     course.begin("looking through the index, percent", 100)
 
     def is_live(identifier: bytes) -> bool:
@@ -113,6 +113,9 @@ def sweep(store: Store, found: Marks, interrupted: Callable[[], bool], course: C
     try:
         for dropped in store.reclaimer.sweep_steps(is_live):
             total = total.plus(dropped)
+        for _ in store.keybook.sweep_steps(store.healer.damaged):
+            if interrupted():
+                raise Interrupted
     except Interrupted as interruption:
         interruption.dropped = total
         raise
@@ -136,7 +139,7 @@ def file_keys(store: Store, found: Marks) -> set[bytes]:
     keys = {key for opened in found.opened for key in _keys_in(opened.catalog)}
     for root in found.roots:
         keys.update(_keys_in(Catalog(memoryview(load_catalog(root, store.reader())))))
-    return keys
+    return keys | {store.reader().file_name(key) for key in keys}  # a lazy file is recorded under its later name
 
 
 def _keys_in(catalog: Catalog) -> Iterator[bytes]:

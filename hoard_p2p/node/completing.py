@@ -9,13 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
-from hoard_p2p.catalog.layout import file_key
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import HoardError
 from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.catalogs import OpenSnapshot
-from hoard_p2p.node.keeping import file_runs
+from hoard_p2p.node.keeping import settle_file
 from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
 
@@ -85,5 +84,4 @@ class Completer:
         runs = catalog.runs(inode)
         ends = [catalog.chunk_id(run) for run in (runs[0], runs[-1]) if not catalog.is_hole(run)]
         if all(self._writer.has(ends)):  # else it is not here: no need to look at every run
-            described = file_runs(catalog, inode)
-            self._store.settle_file(file_key(described), described, self._writer)
+            settle_file(self._store, self._writer, catalog, inode)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,16 +42,23 @@ async def living(node: "Node") -> list[SnapshotId]:
 async def refetch(node: "Node", missing: Collection[ChunkId]) -> set[ChunkId]:
     """Bring chunks here again, each to where it was if it can be; those that could not be had."""
     left = set(missing)
+    keys = await node.blocking(node.store.keybook.keys_of, frozenset(left))
     for snapshot in await living(node):
         if not left:
             break
         root = await _root(node, snapshot)
         if root is not None:
             left -= await _restore_catalog(node, snapshot, root, left)
-            left -= await _refetch_files(node, snapshot, left)
+            fetched = await _refetch_files(node, snapshot, _with_keys(left, keys))
+            left -= {keys.get(chunk_id, chunk_id) for chunk_id in fetched}
     mark = node.writer.mark()
     await node.blocking(node.writer.flush, mark)
     return left
+
+
+def _with_keys(missing: Collection[ChunkId], keys: Mapping[ChunkId, ChunkId]) -> frozenset[ChunkId]:
+    """What catalogs call these chunks: lazy ones by their keys."""
+    return frozenset(missing) | {key for key, content in keys.items() if content in missing}
 
 
 async def _root(node: "Node", snapshot: SnapshotId) -> Root | None:
@@ -140,6 +147,8 @@ async def _open(node: "Node", snapshot: SnapshotId) -> OpenSnapshot | None:
 async def uses(node: "Node", missing: Collection[ChunkId]) -> list[Use]:
     """Every file that wants a missing chunk, of living snapshots whose catalogs are here; once for each chunk."""
     found: list[Use] = []
+    keys = await node.blocking(node.store.keybook.keys_of, frozenset(missing)) if missing else {}
+    named = _with_keys(missing, keys)
     for snapshot in await living(node) if missing else ():
         root = await _root(node, snapshot)
         if root is None:
@@ -148,7 +157,8 @@ async def uses(node: "Node", missing: Collection[ChunkId]) -> list[Use]:
         found += [Use(snapshot, CATALOG, chunk_id) for chunk_id in lost]
         opened = await _open(node, snapshot)
         if opened is not None:
-            found += await node.blocking(_files, snapshot, opened.catalog, frozenset(missing))
+            files = await node.blocking(_files, snapshot, opened.catalog, named)
+            found += [use._replace(chunk_id=keys.get(use.chunk_id, use.chunk_id)) for use in files]
     return found
 
 

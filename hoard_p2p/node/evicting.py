@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import ChunkUnavailable, Corrupt, Refused, SnapshotUnknown
-from hoard_p2p.ids import ChunkId, SnapshotId, short
+from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, short
 from hoard_p2p.node import vouching
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.collecting import ids_of_open
 from hoard_p2p.node.course import Report, silent
-from hoard_p2p.node.marking import SharedIds, load_catalog, stored_ids
+from hoard_p2p.node.marking import SharedIds, known, load_catalog, stored_ids
 from hoard_p2p.node.readback import asker
 from hoard_p2p.node.vouching import Promises, Vouched
 from hoard_p2p.printing import size_text
@@ -74,14 +74,13 @@ def batches(catalog: Catalog, part: Part, held: set[int]) -> list[list[int]]:
 
 
 def look(reader: StoreReader, catalog: Catalog, segments: Sequence[int]) -> Batch:
-    """Blocking. What is here of these segments."""
+    """Blocking. What is here of these segments, by the ids of the bytes."""
     batch = Batch()
     for number in segments:
         listed = catalog.segment_chunks(number)
-        places = reader.places([chunk.chunk_id for chunk in listed])
-        here = [
-            (chunk.chunk_id, chunk.length) for chunk, place in zip(listed, places, strict=True) if place is not None
-        ]
+        contents = [one or HOLE for one in reader.contents([chunk.chunk_id for chunk in listed])]
+        found = zip(contents, listed, reader.places(contents), strict=True)
+        here = [(content, chunk.length) for content, chunk, place in found if place is not None]
         key = catalog.placement_key(number) if here else None
         if key is not None:
             batch.keys[number], batch.chunks[number] = key, here
@@ -271,7 +270,7 @@ class Evictions:
                 continue
             blocks = ids_of_open(opened) if opened is not None else stored_ids(decode_root(encoded or b""), node.reader)
             with suppress(ChunkUnavailable, Corrupt):
-                for block in blocks:
+                for block in known(blocks, node.reader):
                     evictor.shared.add(block)
                 evictor.covered.add(other)
 

@@ -13,10 +13,13 @@ from hoard_p2p.catalog.reader import Catalog, file_key
 from hoard_p2p.errors import ChunkCorrupt, StoreFailed
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, chunk_id, is_origin_key, short
-from hoard_p2p.interfaces import FileSink, Place, Residency
+from hoard_p2p.interfaces import Place, Residency
 from hoard_p2p.peer import NodeId
 from hoard_p2p.storage.claims import Claims
+from hoard_p2p.storage.filesink import LingeringSink, SpotTaken
+from hoard_p2p.storage.parts import OpenPart
 from hoard_p2p.storage.reader import StoreReader
+from hoard_p2p.storage.store import Store
 from hoard_p2p.storage.writer import ChunkWriter
 
 log = logging.getLogger(__name__)
@@ -25,9 +28,15 @@ LOOKED_UP = 1024
 """Chunks that are looked up in one transaction."""
 KEPT_NAMES = 1024
 """Large files whose keys are remembered: to compute one takes a look at every run of the file."""
+MOST_PARTED = 256
+"""Slabs that are kept open for pieces that arrive in parts, at most: each takes two descriptors."""
 
 Heal = Callable[[ChunkId, memoryview], Place | None]
 """Write a chunk over its damaged places; where it lies then, None if there is none that could be healed."""
+
+
+TakeOver = Callable[[bytes, Sequence[tuple[ChunkId, int]]], int | None]
+"""`Store.take_over`."""
 
 
 class StoreKeeper:
@@ -39,15 +48,18 @@ class StoreKeeper:
         reader: StoreReader,
         heal: Heal,
         brought: Callable[[Segment], None] = lambda _: None,
+        take_over: TakeOver = lambda _name, _runs: None,
     ) -> None:
-        """`brought` is told of each segment of which all chunks are here, after a flight."""
+        """`brought` is told of each segment of which all chunks are here, after a flight. `take_over` see there."""
+        self._take_over = take_over
         self._brought = brought
         self._writer = writer
         self._reader = reader
         self._heal = heal
         self.claims: Claims | None = None
         """While something is collected: what is relied on because it is here is marked before it is looked up."""
-        self._files: OrderedDict[tuple[SnapshotId, int], FileSink] = OrderedDict()
+        self._files: OrderedDict[tuple[SnapshotId, int], LingeringSink] = OrderedDict()
+        self._parts: dict[ChunkId, OpenPart] = {}
         self._lock = threading.Lock()
         self.conflicts = 0
         """Pieces of origins that came as other bytes than before, and were not kept."""
@@ -79,13 +91,21 @@ class StoreKeeper:
         if place is None:
             if segment.catalog is not None and segment.file:
                 offset = segment.catalog.run_offset(segment.file, chunk.run)
-                self._sink(segment, segment.catalog).put(content, data, offset)
+                self._put_in_file(segment, segment.catalog, content, data, offset)
             else:
                 self._writer.put(content, data)
             place = self._kept(content)
         if content != chunk.chunk_id:
             self._writer.know(chunk.chunk_id, content)
+            self.drop_part(chunk)
         return place
+
+    def _put_in_file(self, segment: Segment, catalog: Catalog, content: ChunkId, data: memoryview, offset: int) -> None:
+        try:
+            self._sink(segment, catalog).put(content, data, offset)
+        except SpotTaken as error:  # the origin gave other bytes before, and they were found wrong
+            log.info("chunk %s goes to a shared slab: %s", short(content), error)
+            self._writer.put(content, data)
 
     def _found(self, identifier: ChunkId, data: memoryview) -> ChunkId:
         """The id of these bytes. Raises ChunkCorrupt if an origin key was found to be others before: somebody lies, or
@@ -117,12 +137,50 @@ class StoreKeeper:
         return places
 
     def keep_part(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> Place | None:
-        """See `ranges.PartStore`."""
-        return None
+        """See `ranges.PartStore`. The bytes stay until the piece is kept, or `drop_part`."""
+        try:
+            part = self._part(segment, chunk)
+            if part is not None:
+                part.write(data, start)
+        except StoreFailed as error:
+            log.info("part of piece %s stays in memory: %s", short(chunk.chunk_id), error)
+            return None
+        return None if part is None else part.place
 
     def part_at(self, segment: Segment, chunk: Wanted, start: int, into: memoryview) -> bool:
         """See `ranges.PartStore`."""
-        return False
+        part = self._parts.get(chunk.chunk_id)
+        try:
+            if part is not None:
+                part.read(start, into)
+        except StoreFailed as error:
+            log.info("part of piece %s is lost: %s", short(chunk.chunk_id), error)
+            return False
+        return part is not None
+
+    def drop_part(self, chunk: Wanted) -> None:
+        """Nobody wants the parts of this piece any more: the space that they took is garbage."""
+        with self._lock:
+            part = self._parts.pop(chunk.chunk_id, None)
+        if part is not None:
+            part.close()
+
+    def _part(self, segment: Segment, chunk: Wanted) -> OpenPart | None:
+        """None: it has no slab of its own to lie in, or too many are open. Raises StoreFailed."""
+        part = self._parts.get(chunk.chunk_id)
+        if part is not None or segment.catalog is None or not segment.file:
+            return part
+        with self._lock:
+            slabs = {known.place.slab for known in self._parts.values()} if len(self._parts) >= MOST_PARTED else ()
+        if len(slabs) >= MOST_PARTED:
+            return None
+        offset = segment.catalog.run_offset(segment.file, chunk.run)
+        part = self._sink(segment, segment.catalog).part(offset, chunk.length)
+        with self._lock:
+            known = self._parts.setdefault(chunk.chunk_id, part)
+        if known is not part:  # another thread was faster
+            part.close()
+        return known
 
     def _kept(self, chunk_id: ChunkId) -> Place:
         place = self.place(chunk_id)
@@ -147,7 +205,7 @@ class StoreKeeper:
         if sink is not None:
             self._finish(sink, file_runs(catalog, segment.file))
 
-    def _finish(self, sink: FileSink, runs: list[tuple[ChunkId, int]]) -> None:
+    def _finish(self, sink: LingeringSink, runs: list[tuple[ChunkId, int]]) -> None:
         contents = self._writer.contents([chunk_id for chunk_id, _ in runs])
         found = [(content, length) for content, (_, length) in zip(contents, runs, strict=True) if content is not None]
         if len(found) < len(runs):
@@ -165,18 +223,43 @@ class StoreKeeper:
                 return False
         return True
 
-    def _sink(self, segment: Segment, catalog: Catalog) -> FileSink:
+    def _sink(self, segment: Segment, catalog: Catalog) -> LingeringSink:
         """The sink of a large file: a name only, whatever is open for it."""
         key = (segment.snapshot, segment.file)
+        sink = self._files.get(key) or self._new_sink(catalog, segment.file)
         with self._lock:
-            sink = self._files.get(key)
-            if sink is None:
-                sink = self._writer.resume_file(file_key(file_runs(catalog, segment.file)), catalog.size(segment.file))
+            if (known := self._files.get(key)) is not None:
+                sink = known
+            else:
                 self._files[key] = sink
                 if len(self._files) > KEPT_NAMES:
                     self._files.popitem(last=False)
             self._files.move_to_end(key)
             return sink
+
+    def _new_sink(self, catalog: Catalog, inode: int) -> LingeringSink:
+        runs = file_runs(catalog, inode)
+        name = file_key(runs)
+        if catalog.is_placed and not any(is_origin_key(chunk_id) for chunk_id, _ in runs):
+            slab = self._take_over(name, runs)
+            if slab is not None:  # it was lazy until now, and may be open under its former name
+                self._writer.put_aside(slab)
+                self._writer.flush(self._writer.mark())
+        return self._writer.resume_file(name, catalog.size(inode))
+
+
+def settle_file(store: Store, writer: ChunkWriter, catalog: Catalog, inode: int) -> bool:
+    """`Store.settle_file` of a large file, whether its snapshot is lazy or not. Blocking."""
+    runs = file_runs(catalog, inode)
+    contents = writer.contents([chunk_id for chunk_id, _ in runs])
+    found = [(content, length) for content, (_, length) in zip(contents, runs, strict=True) if content is not None]
+    if len(found) < len(runs):
+        return False
+    name = file_key(found)
+    if found != runs:
+        writer.know_file(file_key(runs), name)
+        writer.flush(writer.mark())
+    return store.settle_file(name, found, writer)
 
 
 def file_runs(catalog: Catalog, inode: int) -> list[tuple[ChunkId, int]]:

@@ -3,12 +3,12 @@
 Blocking, for threads. Nothing is believed: each catalog chunk is hashed as it is read.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hoard_p2p.catalog.layout import Column, sections
 from hoard_p2p.catalog.root import CatalogRun, Root, decode_list
 from hoard_p2p.errors import ChunkUnavailable, Corrupt
-from hoard_p2p.ids import HOLE, ID_SIZE, Bytes, ChunkId, chunk_id, short
+from hoard_p2p.ids import HOLE, ID_SIZE, ORIGIN_KEY_TAG, Bytes, ChunkId, chunk_id, short
 from hoard_p2p.interfaces import LocalChunks
 
 MOST_IDS = 500_000
@@ -46,6 +46,15 @@ def stored_ids(root: Root, chunks: LocalChunks) -> Iterator[bytes]:
     yield from ids_in(load_catalog(root, chunks))
 
 
+def known(blocks: Iterable[bytes], chunks: LocalChunks) -> Iterator[bytes]:
+    """The same ids, with what origin keys were found to be in their place; those that nothing is known of are left
+    out: no chunk here is theirs."""
+    for block in blocks:
+        if ORIGIN_KEY_TAG in block:
+            block = b"".join(filter(None, chunks.contents([ChunkId(one) for one in _split(block)])))  # noqa: PLW2901
+        yield block
+
+
 def ids_in(catalog: Bytes) -> Iterator[bytes]:
     """The ids of a catalog's chunk table. Raises CatalogCorrupt."""
     column = sections(memoryview(catalog))[1][Column.CHUNK_ID]
@@ -67,6 +76,11 @@ def _read(run: CatalogRun, chunks: LocalChunks, into: memoryview) -> None:
         raise ChunkUnavailable(f"catalog chunk {short(run.chunk_id)} is not here")
     if chunk_id(into) != run.chunk_id:
         raise Corrupt(f"catalog chunk {short(run.chunk_id)} is damaged here")
+
+
+def known_ids(source: Ids, chunks: LocalChunks) -> Iterator[bytes]:
+    """`known` of what a source gives."""
+    return known(source(), chunks)
 
 
 class LiveIds:

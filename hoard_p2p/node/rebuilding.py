@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hoard_p2p.catalog.reader import Catalog, file_key
+from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.root import CatalogRun, Root, check, decode_list
 from hoard_p2p.catalog.root import decode as decode_root
 from hoard_p2p.errors import ChunkCorrupt, Corrupt, HoardError, NoNode, Refused
 from hoard_p2p.ids import HOLE, chunk_id, short
 from hoard_p2p.mount.users import crews, reads_from
-from hoard_p2p.node.keeping import file_runs
+from hoard_p2p.node.keeping import settle_file
 from hoard_p2p.storage.layout import DataDir
 from hoard_p2p.storage.lock import NodeLock
 from hoard_p2p.storage.rebuild import Rebuilt, rebuild
@@ -109,8 +109,7 @@ def _settle(store: Store, writer: ChunkWriter, name: str, catalog: Catalog) -> i
     done = 0
     try:
         for inode in (inode for inode, size in enumerate(catalog.sizes()) if size > LARGE and catalog.is_file(inode)):
-            runs = file_runs(catalog, inode)
-            done += store.settle_file(file_key(runs), runs, writer)
+            done += settle_file(store, writer, catalog, inode)
         writer.flush()
     except HoardError as error:
         log.warning("the large files of %s were not all looked through: %s", name[:12], error)

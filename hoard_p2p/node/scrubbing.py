@@ -148,7 +148,8 @@ class Scrubbing:
         ids = [run.chunk_id for run in (*root.catalog_runs, *((root.catalog_list,) if root.catalog_list else ()))]
         catalog = opened.catalog
         ids += await node.blocking(lambda: [catalog.chunk_id(run) for run in range(catalog.chunks)])
-        return [chunk_id for chunk_id in dict.fromkeys(ids) if chunk_id != HOLE]
+        found = await node.blocking(node.store.contents, ids)
+        return [chunk_id for chunk_id in dict.fromkeys(found) if chunk_id is not None and chunk_id != HOLE]
 
     async def _add_known(self, tally: Tally, ids: Iterable[ChunkId] | None) -> None:
         """Damage that was found before and is not healed yet; what nobody wants any more is forgotten."""

@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,6 +42,8 @@ PATIENCE = 1.0
 RECONNECT_SECONDS = 0.5
 MOST_AT_ONCE = 8 << 20
 """Bytes asked for in one call."""
+MOST_KNOWN = 1 << 17
+"""Origin keys whose content is remembered: it never changes."""
 _READER = 0
 """Sequence number of what says who reads; it is never answered."""
 
@@ -194,6 +197,7 @@ class ThroughNode:
         self._line = _Line(data_dir, {"why": why, "mountpoint": mountpoint})
         self._expected: dict[Span, _Piece] = {}
         self._window: _Window | None = None
+        self._known: OrderedDict[ChunkId, ChunkId] = OrderedDict()
         self._line.greet()
 
     def __enter__(self) -> "ThroughNode":
@@ -209,7 +213,21 @@ class ThroughNode:
 
     def content(self, chunk_id: ChunkId) -> ChunkId | None:
         """See LocalChunks."""
-        return None if is_origin_key(chunk_id) else chunk_id
+        return self.contents([chunk_id])[0]
+
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        """See LocalChunks. None also while the node does not answer."""
+        keys = [one for one in ids if is_origin_key(one) and one not in self._known]
+        if keys:
+            answer = self._line.call("chunk_contents", {"ids": [one.hex() for one in keys]})
+            result = None if answer is None else answer.body.get("result")
+            told = result.get("contents") if isinstance(result, dict) else None
+            for key, found in zip(keys, told if isinstance(told, list) else ()):
+                if isinstance(found, str):
+                    self._known[key] = ChunkId(bytes.fromhex(found))
+            while len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return [self._known.get(one) if is_origin_key(one) else one for one in ids]
 
     def place(self, chunk_id: ChunkId) -> Place | None:
         return self.places([chunk_id])[0]

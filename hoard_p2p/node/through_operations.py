@@ -47,6 +47,15 @@ async def _chunk_places(node: Node, request: LocalRequest) -> LocalReply:
     return LocalReply({"places": places})
 
 
+async def _chunk_contents(node: Node, request: LocalRequest) -> LocalReply:
+    """What each origin key was found to be, null where that is not known."""
+    listed = request.args.get("ids")
+    if not isinstance(listed, list) or len(listed) > MOST_IDS:
+        raise BadRequest(f"ids: a list of at most {MOST_IDS} origin keys")
+    found = await node.blocking(node.reader.contents, [_chunk_id(one) for one in listed])
+    return LocalReply({"contents": [None if one is None else one.hex() for one in found]})
+
+
 async def _chunk_bytes(node: Node, request: LocalRequest) -> LocalReply:
     """Bytes of chunks, one after the other in one file, and for each its place, null, or why it is damaged."""
     wanted = _wanted(request.args.get("wanted"))
@@ -158,6 +167,7 @@ def _bytes(told: Json) -> bytes:
 OPERATIONS: Mapping[str, Operation] = {
     "reads_through": _reads_through,
     "chunk_places": _chunk_places,
+    "chunk_contents": _chunk_contents,
     "chunk_bytes": _chunk_bytes,
     "place_bytes": _place_bytes,
     "file_slab": _file_slab,

@@ -8,33 +8,27 @@ import threading
 import time
 from collections.abc import Callable
 
-from hoard_p2p.origin.tree import youngest
+from hoard_p2p.origin.tree import changed_at
 
 SETTLED = 2.0
-KEPT = 4096
 
 
 class Settling:
-    """Remembers when young files were first met, since a server's clock may be ahead of ours for long."""
+    """Learns how far a server's clock is ahead of ours, from the stamps that it gave: each lies in its past."""
 
     def __init__(self, rest: Callable[[float], None], clock: Callable[[], float] = time.time) -> None:
         self._rest = rest
         self._clock = clock
-        self._met: dict[bytes, float] = {}
+        self._ahead = 0.0
         self._lock = threading.Lock()
 
     def wait(self, version: bytes) -> None:
         """At most `SETTLED` seconds, until a file of this version is old enough."""
-        left = self._left(version)
+        changed, now = changed_at(version), self._clock()
+        if now - changed >= SETTLED:
+            return
+        with self._lock:
+            self._ahead = max(self._ahead, changed - now)
+            left = changed + SETTLED - (now + self._ahead)
         if left > 0:
             self._rest(left)
-
-    def _left(self, version: bytes) -> float:
-        changed, now = youngest(version) / 1e9, self._clock()
-        if now - changed >= SETTLED:
-            return 0.0
-        with self._lock:
-            met = self._met.setdefault(version, now)
-            while len(self._met) > KEPT:
-                del self._met[next(iter(self._met))]
-        return min(changed, met) + SETTLED - now

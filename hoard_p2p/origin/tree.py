@@ -47,9 +47,10 @@ def version_text(version: bytes) -> str:
     return f"{size} bytes, mtime {mtime / 1e9:.6f}, ctime {ctime / 1e9:.6f}, inode {inode}"
 
 
-def youngest(version: bytes) -> int:
-    """The later of mtime and ctime, in ns since the epoch."""
-    return max(_VERSION.unpack(version)[1:3]) if len(version) == _VERSION.size else 0
+def changed_at(version: bytes) -> float:
+    """When the file changed last, by the clock of its file system, in seconds since the epoch: ctime, which no change
+    leaves alone and nobody sets; 0 for what is no such version."""
+    return float(_VERSION.unpack(version)[2] / 1e9) if len(version) == _VERSION.size else 0.0
 
 
 def listed_tree(root: int, may_read: MayRead | None) -> Iterator[Listed]:

@@ -3,15 +3,16 @@
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 from hoard_p2p.ids import HOLE, ChunkId
-from hoard_p2p.interfaces import SlabKind
-from hoard_p2p.storage.extents import get_slab
+from hoard_p2p.interfaces import Extent, SlabKind
+from hoard_p2p.storage.extents import get_file, get_slab, put_file, set_file_key
 from hoard_p2p.storage.index import Table, Transaction
-from hoard_p2p.storage.records import decode_places
+from hoard_p2p.storage.records import FileSlab, SlabRecord, decode_places
 
 _PIECE = 1 << 20
 
@@ -28,16 +29,18 @@ class Fit(NamedTuple):
     data: int
 
 
-def best_slab(txn: Transaction, runs: Runs) -> Fit | None:
-    """The file slab that has most of a file; None if there is none, or if a chunk is not on this disk at all."""
+def best_slab(txn: Transaction, runs: Runs, *, partly: bool = False) -> Fit | None:
+    """The file slab that has most of a file; None if there is none, or if a chunk is not on this disk at all, unless
+    `partly`: then those count as missing."""
     held: Counter[int] = Counter()
     offset = data = 0
     for chunk_id, length in runs:
         if chunk_id != HOLE:
             raw = txn.get(Table.CHUNKS, chunk_id)
-            if raw is None:
+            if raw is None and not partly:
                 return None
-            held.update({place.slab: length for place in decode_places(raw) if place[1:3] == (offset, length)})
+            places = decode_places(raw) if raw else []
+            held.update({place.slab: length for place in places if place[1:3] == (offset, length)})
             data += length
         offset += length
     for slab, count in held.most_common():
@@ -45,6 +48,36 @@ def best_slab(txn: Transaction, runs: Runs) -> Fit | None:
         if record is not None and record.kind is SlabKind.FILE and record.size == offset:
             return Fit(slab, data - count, data)
     return None
+
+
+def unfinished_slab(txn: Transaction, file_key: bytes, runs: Runs) -> tuple[int, SlabRecord] | None:
+    """An incomplete slab of another name that has most of a file of which nothing is recorded; None if there is none.
+
+    So it is with a data set from an origin that was sealed: its files get new names, and their bytes are the same."""
+    fit = None if get_file(txn, file_key) is not None else best_slab(txn, runs, partly=True)
+    record = None if fit is None else get_slab(txn, fit.slab)
+    if fit is None or record is None or get_file(txn, record.file_key) != FileSlab(fit.slab, False):
+        return None
+    return fit.slab, record
+
+
+def is_part_of(extents: Iterable[Extent], runs: Runs) -> bool:
+    """Whether all these extents of a slab are chunks of the file, at its own offsets."""
+    starts = accumulate((length for _, length in runs), initial=0)
+    own = {(offset, length, chunk_id) for (chunk_id, length), offset in zip(runs, starts)}
+    return all(extent[1:] in own for extent in extents)
+
+
+def rename_slab(txn: Transaction, slab: int, record: SlabRecord, file_key: bytes) -> bool:
+    """Let an incomplete slab be the one of another file; false if it, or that file, has changed meanwhile."""
+    if get_slab(txn, slab) != record or get_file(txn, file_key) is not None:
+        return False
+    if get_file(txn, record.file_key) != FileSlab(slab, False):
+        return False
+    txn.delete(Table.FILES, record.file_key)
+    put_file(txn, file_key, FileSlab(slab, False))
+    set_file_key(txn, slab, file_key)
+    return True
 
 
 def holes_are_zeros(slab: Path, runs: Runs) -> bool:

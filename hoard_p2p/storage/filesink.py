@@ -3,14 +3,17 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from hoard_p2p.errors import HoardError, StoreFailed
 from hoard_p2p.ids import HOLE, Bytes, ChunkId, chunk_id, short
 from hoard_p2p.interfaces import Extent
+from hoard_p2p.storage.failures import store_failure
 from hoard_p2p.storage.groups import Completion, Groups
 from hoard_p2p.storage.openslab import OpenSlab
+from hoard_p2p.storage.parts import OpenPart
 from hoard_p2p.storage.spots import Spot
 
 log = logging.getLogger(__name__)
@@ -20,6 +23,10 @@ ATTEMPTS = 10
 
 class SinkEnded(StoreFailed):
     """A sink was used after its end."""
+
+
+class SpotTaken(StoreFailed):
+    """Where a chunk would go in a file's slab lies another one that is listed."""
 
 
 class StoredChunks(Protocol):
@@ -74,6 +81,7 @@ class FileSlabSink:
         self._copy_share = copy_share
         self._lock = threading.Lock()
         self._filled: _Filled | None = None
+        self._parts: list[OpenPart] = []
         self.ended = False
 
     def put(self, chunk_id: ChunkId, data: Bytes, offset: int) -> None:
@@ -82,11 +90,33 @@ class FileSlabSink:
         entered: list[_Filled] = []
 
         def spot(_: int) -> Spot:
-            entered.append(self._enter())
+            entered.append(self._enter(offset, chunk_id, len(data)))
             return Spot(entered[0].slab, offset)
 
         if self._groups.keep(chunk_id, data, spot):
             entered[0].present[offset] = chunk_id
+
+    def part(self, offset: int, length: int) -> OpenPart:
+        """Room for a piece that arrives in parts, which the caller closes. Raises StoreFailed, and SpotTaken."""
+        filled = self._enter(offset, None, length)
+        try:
+            filled.slab.reserve(offset, length)
+        except (OSError, StoreFailed) as error:
+            filled.slab.leave()
+            if isinstance(error, StoreFailed):
+                raise
+            raise store_failure(f"no room for a piece in slab {filled.slab.slab}", error) from error
+        part = OpenPart(filled.slab, offset, length)
+        with self._lock:
+            self._parts = [*(known for known in self._parts if known.is_open), part]
+        return part
+
+    def close_parts(self) -> None:
+        """Give up what has not become whole."""
+        with self._lock:
+            parts, self._parts = self._parts, []
+        for part in parts:
+            part.close()
 
     def finish(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> None:
         """See FileSink. Returns before the record is durable; `flush` of the writer waits for it."""
@@ -100,7 +130,7 @@ class FileSlabSink:
     def complete(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> bool:
         """`finish` for a file of which nothing need have been put here; whether its slab has all of it then."""
         try:
-            return self._record(self._enter(), file_key, runs)
+            return self._record(self._entered(), file_key, runs)
         finally:
             self.abandon()
 
@@ -135,7 +165,19 @@ class FileSlabSink:
         with self._lock:
             return self.ended and (self._filled is None or self._filled.slab.closed)
 
-    def _enter(self) -> _Filled:
+    def _enter(self, offset: int, identifier: ChunkId | None, length: int) -> _Filled:
+        """The slab, entered once more to write at `offset`. Raises StoreFailed, and SpotTaken if another chunk, or for
+        a piece that is not known yet any chunk, is listed there."""
+        filled = self._entered()
+        there = filled.present.get(offset)
+        if there is None or there == identifier:
+            return filled
+        if self._stored.listed([Extent(filled.slab.slab, offset, length, there)]):
+            filled.slab.leave()
+            raise SpotTaken(f"at {offset} of slab {filled.slab.slab} lies another chunk")
+        return filled
+
+    def _entered(self) -> _Filled:
         """The slab, entered once more. Raises StoreFailed."""
         with self._lock:
             if self.ended:
@@ -195,6 +237,13 @@ class LingeringSink:
             except SinkEnded:  # put aside by another thread just now
                 continue
         raise StoreFailed(f"the slab for chunk {short(chunk_id)} does not stay open")
+
+    def part(self, offset: int, length: int) -> OpenPart:
+        """See FileSlabSink."""
+        for _ in range(ATTEMPTS):
+            with suppress(SinkEnded):
+                return self._current().part(offset, length)
+        raise StoreFailed("the slab of a file does not stay open")
 
     def finish(self, file_key: bytes, runs: Sequence[tuple[ChunkId, int]]) -> None:
         self._current().finish(file_key, runs)

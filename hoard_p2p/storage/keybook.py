@@ -8,7 +8,7 @@ of it, and of the index, is read again from the origin.
 import logging
 import mmap
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -79,6 +79,30 @@ class KeyBook:
         with self._lock:
             self._rewrite()  # the journal still had them
 
+    def sweep_steps(self, damaged: Callable[[], Iterable[ChunkId]]) -> Iterator[int]:
+        """Forget the keys whose chunks are gone, a page at a time, so that there are never more than chunks were found
+        under since; how many rows went. `damaged` chunks come back."""
+        for page in self._index.pages(Table.KEYS, STEP):
+            waited = set(damaged())
+            gone = [(key, found) for key, found in page if found not in waited]
+            with self._index.read() as txn:
+                gone = [(key, found) for key, found in gone if _is_gone(txn, key, found)]
+            if gone:
+                with self._index.write() as txn:
+                    for key, found in gone:
+                        if _is_gone(txn, key, found):  # nobody listed it meanwhile
+                            txn.delete(Table.KEYS, key)
+            yield len(gone)
+
+    def keys_of(self, contents: Container[bytes]) -> dict[ChunkId, ChunkId]:
+        """The keys that were found to be one of these chunks, each with it. Looks through all of them."""
+        return {
+            ChunkId(key): ChunkId(found)
+            for page in self._index.pages(Table.KEYS)
+            for key, found in page
+            if found in contents
+        }
+
     # --- its journal
 
     def note(self, pairs: Sequence[Pair]) -> None:
@@ -128,6 +152,10 @@ class KeyBook:
         rows = self._index.pages(Table.KEYS, STEP)
         self._opened().rewrite(entry for page in rows if (entry := _encoded(page)).payload)
         self._incomplete = False
+
+
+def _is_gone(txn: Transaction, key: bytes, found: bytes) -> bool:
+    return txn.get(Table.CHUNKS if len(key) == ID_SIZE else Table.FILES, found) is None
 
 
 def _encoded(pairs: Sequence[Pair]) -> journal.Entry:

@@ -177,6 +177,15 @@ class OpenSlab:
             done = os.pwrite(self._data, view, offset)
             view, offset = view[done:], offset + done
 
+    def read(self, offset: int, into: memoryview) -> None:
+        """Raises OSError, also where the file ends early."""
+        done = 0
+        while done < len(into):
+            more = os.preadv(self._data, [into[done:]], offset + done)
+            if not more:
+                raise OSError(errno.EIO, f"slab {self.slab} ends before {offset + len(into)}")
+            done += more
+
     def write_all(self, buffers: Sequence[Bytes], offset: int) -> None:
         """Write `buffers` one after the other. Raises OSError."""
         if os.pwritev(self._data, buffers, offset) == sum(map(len, buffers)):
@@ -195,6 +204,9 @@ class OpenSlab:
         """The index lists these, or may list them: their bytes stay."""
         with self._lock:
             self._kept = max(self._kept, *(extent.offset + extent.length for extent in extents))
+            if self._lost and self.kind is SlabKind.FILE:  # there, what was lost may have been written again
+                kept = {extent.offset for extent in extents}
+                self._lost = [extent for extent in self._lost if extent.offset not in kept]
 
     def lose(self, extents: Sequence[Extent]) -> None:
         """The index does not list these and never will: their space is given back when the slab is closed."""

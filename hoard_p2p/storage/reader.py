@@ -80,7 +80,8 @@ class StoreReader:
 
     def places_of(self, chunk_id: ChunkId) -> list[Place]:
         """See ListedSlabs."""
-        value = self._index.get_chunk(chunk_id)
+        known = self.content(chunk_id)
+        value = None if known is None else self._index.get_chunk(known)
         return [] if value is None else decode_places(value)
 
     def read_into(self, chunk_id: ChunkId, start: int, into: memoryview) -> Place | None:

@@ -36,6 +36,7 @@ from hoard_p2p.storage.records import FileSlab, RefRecord, SlabRecord, SnapshotR
 from hoard_p2p.storage.room import Room, size_of
 from hoard_p2p.storage.sidecar import SidecarHeader
 from hoard_p2p.storage.soundness import refuse_lost
+from hoard_p2p.storage.takeover import take_over
 from hoard_p2p.storage.writer import ChunkWriter
 
 MOST_COPIED = 1 << 30
@@ -219,6 +220,10 @@ class Store:
             chunks.set_file_key(txn, fit.slab, file_key)
         return complete if handle is None else writer.complete_file(handle, file_key, runs)
 
+    def take_over(self, file_key: bytes, runs: files.Runs) -> int | None:
+        """See `takeover`."""
+        return take_over(self._index, self._reader, file_key, runs)
+
     def file_slab(self, file_key: bytes) -> FileSlab | None:
         """The slab of a large file and whether it is complete; None if none is known."""
         return self._reader.file_slab(file_key)
@@ -240,13 +245,16 @@ class Store:
         """Forget one place whose bytes are wrong; False if the index does not list it (any more). The chunk's next
         place has a generation that differs from this one's. A file slab that loses a place is incomplete from then,
         until the place is healed."""
-        return self._healer.quarantine(chunk_id, place)
+        content = self._reader.content(chunk_id)
+        return content is not None and self._healer.quarantine(content, place)
 
     def distrust(self, chunk_id: ChunkId, place: Place) -> bool:
         """Look at a place whose bytes somebody found wrong: whether it is wrong indeed, and was listed until now.
 
-        It is quarantined then, and healed at once if another place of this disk has the chunk."""
-        return self._healer.distrust(chunk_id, place)
+        It is quarantined then, and healed at once if another place of this disk has the chunk. The id of a piece from
+        an origin may be its key, here and for `quarantine`."""
+        content = self._reader.content(chunk_id)
+        return content is not None and self._healer.distrust(content, place)
 
     def heal(self, chunk_id: ChunkId, data: Bytes) -> Place | None:
         """Write `data`, which the caller has hashed, over every quarantined place of the chunk, in the same file, and

@@ -52,13 +52,14 @@ class ChunkWriter:
             if self._closed:
                 return
             self._closed = True
-            sinks = [*self._files, *self._lingering.values()]
+            sinks = [*self._files, *self._lingering.values(), *self._leaving.values()]
         try:
             self._groups.flush(None)
         finally:
             self._groups.stop()
             self._shared.close()
             for sink in sinks:
+                sink.close_parts()
                 sink.abandon()
             self._allowance.settle()
 
@@ -134,7 +135,7 @@ class ChunkWriter:
             self._files.append(sink)
         return sink
 
-    def resume_file(self, file_key: bytes, size: int) -> FileSink:
+    def resume_file(self, file_key: bytes, size: int) -> LingeringSink:
         """A sink for the large file of `file_key`, whose chunks may arrive in any order and over a long time.
 
         Continues the file's slab if there is an unfinished one that nobody writes, of whatever start; several callers

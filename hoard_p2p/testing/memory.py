@@ -29,6 +29,9 @@ class MemoryChunks:
     def content(self, chunk_id: ChunkId) -> ChunkId | None:
         return None if is_origin_key(chunk_id) else chunk_id
 
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        return [self.content(chunk_id) for chunk_id in ids]
+
     def place(self, chunk_id: ChunkId) -> Place | None:
         with self._lock:
             return self._places.get(chunk_id)

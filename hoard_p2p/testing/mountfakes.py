@@ -71,10 +71,25 @@ class FileChunks:
         """From now on whoever looks for the chunk dies."""
         self._path(_slab(identifier)).with_suffix(".kills").touch()
 
+    def learn(self, key: ChunkId, content: ChunkId) -> None:
+        """From now on an origin key stands for these bytes."""
+        self._path(_slab(key)).with_suffix(".key").write_bytes(content)
+
     def content(self, chunk_id: ChunkId) -> ChunkId | None:
-        return None if is_origin_key(chunk_id) else chunk_id
+        if not is_origin_key(chunk_id):
+            return chunk_id
+        try:
+            return ChunkId(self._path(_slab(chunk_id)).with_suffix(".key").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        return [self.content(identifier) for identifier in ids]
 
     def place(self, chunk_id: ChunkId) -> Place | None:
+        if is_origin_key(chunk_id):
+            known = self.content(chunk_id)
+            return None if known is None else self.place(known)
         if self._path(_slab(chunk_id)).with_suffix(".kills").exists():
             os._exit(1)
         try:
@@ -102,7 +117,7 @@ class FileChunks:
 
 
 def _slab(identifier: ChunkId) -> int:
-    return int.from_bytes(identifier[:8])
+    return int.from_bytes(identifier[8:16] if is_origin_key(identifier) else identifier[:8])
 
 
 # --- publishing

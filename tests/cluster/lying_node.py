@@ -1,9 +1,10 @@
 """A node that joins, keeps and promises as every node does, and lies when it is asked for chunks.
 
 A program. Its arguments are the settings of a node as JSON, and a file whose text is the lie; while that is missing it
-is honest. The lies: wrong (right length, other bytes), cut (one byte less than there is), short (the answer ends in its
-middle), endless, html, drip (just more than what counts as silence), silent, denies (it has nothing of what it says it
-has), pending (it is always about to have it).
+is honest. The lies: wrong (right length, other bytes), forged (the same under the content id that fits them, where an
+origin key was asked for: nothing is wrong to see; else honest), cut (one byte less than there is), short (the answer
+ends in its middle), endless, html, drip (just more than what counts as silence), silent, denies (it has nothing of what
+it says it has), pending (it is always about to have it).
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from hoard_p2p.config import NodeSettings
 from hoard_p2p.errors import HoardError
-from hoard_p2p.ids import ID_SIZE, ChunkId
+from hoard_p2p.ids import ID_SIZE, ChunkId, chunk_id
 from hoard_p2p.node.background import Report
 from hoard_p2p.node.main import run_node
 from hoard_p2p.transfer.keys import Security
@@ -40,10 +41,12 @@ ENDLESS = 1 << 40
 
 
 class Piece(NamedTuple):
-    """A chunk as it was asked for by index; `data` None: it is not here."""
+    """A chunk as it was asked for by index; `data` None: it is not here. `content`: what is sent before the bytes of
+    one that was asked for by an origin key."""
 
     asked: int
     data: bytes | None
+    content: bytes = b""
 
 
 class Caller(NamedTuple):
@@ -124,7 +127,9 @@ class LyingDoor:
         await _say_something_else(lie, caller, HEAD + b"Content-Length: %d\r\n\r\n" % ENDLESS)
         pieces = [_told(lie, piece) for piece in await asyncio.to_thread(self._pieces, body)]
         frames = b"".join(
-            b"\xff\xff\xff\xff" if piece.data is None else len(piece.data).to_bytes(4, "little") + piece.data
+            b"\xff\xff\xff\xff"
+            if piece.data is None
+            else len(piece.data).to_bytes(4, "little") + piece.content + piece.data
             for piece in pieces
         )
         whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(frames) + frames
@@ -133,7 +138,10 @@ class LyingDoor:
     def _pieces(self, body: bytes) -> list[Piece]:
         ids = [ChunkId(body[at : at + ID_SIZE]) for at in range(0, len(body), ID_SIZE)]
         located = self._service.locate(ids)
-        pieces = [Piece(at, None if extent is None else _bytes_of(extent)) for at, extent in enumerate(located)]
+        pieces = [
+            Piece(at, None) if extent is None else Piece(at, _bytes_of(extent), extent.content)
+            for at, extent in enumerate(located)
+        ]
         self._service.release([extent for extent in located if extent is not None], 0)
         return pieces
 
@@ -152,7 +160,8 @@ class LyingDoor:
                 return
             piece = _told(lie, item)
             assert piece.data is not None
-            await _send(lie, _http_chunk(FRAME.pack(piece.asked, len(piece.data)) + piece.data), caller)
+            frame = FRAME.pack(piece.asked, len(piece.data)) + piece.content + piece.data
+            await _send(lie, _http_chunk(frame), caller)
 
     async def _fed(self, body: bytes) -> AsyncGenerator[Piece | FeedEnd, None]:
         ask, patience = decode_ask(body)
@@ -160,7 +169,12 @@ class LyingDoor:
             if isinstance(item, FeedEnd):
                 yield item
                 return
-            pieces = [Piece(fed.asked, fed.data if fed.extent is None else _bytes_of(fed.extent)) for fed in item]
+            pieces = [
+                Piece(fed.asked, fed.data, fed.content)
+                if fed.extent is None
+                else Piece(fed.asked, _bytes_of(fed.extent), fed.extent.content)
+                for fed in item
+            ]
             self._service.release([fed.extent for fed in item if fed.extent is not None], 0)
             for piece in pieces:
                 yield piece
@@ -184,9 +198,12 @@ async def _say_something_else(lie: str, caller: Caller, endless_head: bytes) -> 
 def _told(lie: str, piece: Piece) -> Piece:
     if lie in {"denies", "pending"} or piece.data is None:
         return Piece(piece.asked, None)
-    if lie == "wrong":
-        return Piece(piece.asked, bytes([piece.data[0] ^ 1]) + piece.data[1:])
-    return Piece(piece.asked, piece.data[:-1] if lie == "cut" else piece.data)
+    if lie == "forged" and not piece.content:
+        return piece
+    if lie in {"wrong", "forged"}:
+        other = bytes([piece.data[0] ^ 1]) + piece.data[1:]
+        return piece._replace(data=other, content=chunk_id(other) if lie == "forged" else piece.content)
+    return piece._replace(data=piece.data[:-1] if lie == "cut" else piece.data)
 
 
 async def _send(lie: str, data: bytes, caller: Caller) -> None:

@@ -25,6 +25,7 @@ COMMANDS = [
         "key",
         "ls",
         "mount",
+        "origin",
         "peers",
         "pin",
         "publish",
@@ -111,7 +112,7 @@ def test_every_command_has_help_with_an_example_and_takes_a_data_directory(capsy
         assert run([name, "--help"], FakeNode().doors()) == 0
         shown = capsys.readouterr().out
         assert "Example" in shown and f"hoard {name}" in shown.split("Example")[1], name
-        assert "--data-dir" in shown or name in ("demo", "key")
+        assert "--data-dir" in shown or name in ("demo", "key", "origin")
 
 
 def test_a_reader_that_left_ends_the_command_quietly() -> None:

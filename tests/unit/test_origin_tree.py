@@ -209,17 +209,25 @@ def test_how_long_a_file_is_waited_for() -> None:
     settling = Settling(rests.append, lambda: now)
 
     def version(changed: float) -> bytes:
-        return struct.pack("<QqqQ", 5, 7, int(changed * 1e9), 1)
+        return struct.pack("<QqqQ", 5, 7, round(changed * 1e9), 1)
 
     settling.wait(version(998))
     settling.wait(b"")
     assert rests == [], "old, or nothing to compare"
     settling.wait(version(999))
     assert rests == [1.0]
-    ahead = version(5000)
-    settling.wait(ahead)
-    now += 1.5
-    settling.wait(ahead)
-    now += 1
-    settling.wait(ahead)
-    assert rests == [1.0, 2.0, 0.5], "a clock that is ahead holds nobody up for longer"
+    settling.wait(version(5000))
+    settling.wait(version(4999.5))
+    settling.wait(version(4000))
+    assert rests == [1.0, 2.0, 1.5], "a clock that is ahead is learned from what it stamped"
+    now += 2
+    for number in range(100):
+        settling.wait(version(4999 + number / 100))
+    assert rests == [1.0, 2.0, 1.5], "and holds up nobody else"
+
+
+def test_a_file_whose_mtime_was_set_to_the_future_is_read_at_once() -> None:
+    rests = list[float]()
+    settling = Settling(rests.append, lambda: 1000.0)
+    settling.wait(struct.pack("<QqqQ", 5, 5000 * 10**9, 900 * 10**9, 1))
+    assert rests == []
