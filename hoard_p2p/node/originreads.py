@@ -281,8 +281,8 @@ class OriginReads:
         why = str(error) if error is not None else "others here who read them did not get them"
         if isinstance(error, OriginRefused):
             self._refused(url, why)
-        self.meter(url).failed(chunks, why)
-        log.warning("the origin %s lacks %d chunks, for instance of %s", url, chunks, why)
+        if self.meter(url).failed(chunks, why):
+            log.warning("%d chunks could not be read at the origin %s, for instance: %s", chunks, url, why)
         self._origins.soon_from_thread()
         with self._lock:
             self._why[segment.snapshot, segment.number] = f"its origin: {why}"
