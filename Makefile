@@ -8,7 +8,7 @@ DEV := $(VENV)/.ready-dev
 PACKAGE := hoard_p2p tests benchmarks simulations
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak nightly simulate check format bench bench-publish bench-mount bench-fetch bench-cluster bench-origin clean
+.PHONY: help demo test soak nightly simulate check format bench bench-publish bench-mount bench-fetch bench-cluster clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -51,9 +51,6 @@ bench-mount: $(RUN)  ## a mount against the native file system (docs/benchmarks.
 
 bench-fetch: $(RUN)  ## whole files read from a peer for the first time
 	$(BIN)/python benchmarks/fetch.py $(ARGS)
-
-bench-origin: $(RUN)  ## data sets from an S3 store: one node and four (needs root, tc, SeaweedFS)
-	$(BIN)/python -m benchmarks.origin $(ARGS)
 
 bench-cluster: $(RUN)  ## nodes and the links between them, shaped (needs root, nginx, curl, b3sum)
 	$(BIN)/python benchmarks/cluster.py $(ARGS)
