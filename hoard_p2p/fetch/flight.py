@@ -62,10 +62,14 @@ class Flight:
         """What is missing is known."""
         self.fill_over = asyncio.Event()
         self.thorough = False
-        """The fill lane asked everybody that the demand lane would ask."""
+        """The fill lane asks everybody that the demand lane would ask."""
+        self.lacking: set[ChunkId] = set()
+        """What the source that the fill lane is at said that it has not."""
         self.ended: Callable[[], None] = lambda: None
         self.without: set[NodeId] = set()
-        """Readers of the origin that said they cannot, or were silent for too long."""
+        self.fill_without: set[NodeId] = set()
+        """Readers of the origin that said they cannot, or were silent for too long: those that the demand lane is not
+        to ask, and the fill lane. What one lane wants they may lack, and have what the other wants."""
         self.hops = self.relied = self.landings = 0
         """How often the question for the origin that brought this flight about was passed on; those who count on all of
         the segment being brought; chunks that landed."""
@@ -81,6 +85,8 @@ class Flight:
         self._left_since: dict[ChunkId, float] = {}
         """Since when a chunk that is waited for is left to the fill lane."""
         self._filled: frozenset[ChunkId] = frozenset()
+        self._sought: frozenset[ChunkId] = frozenset()
+        """What everybody told the fill lane that he has not."""
         self._progress = float("-inf")
         self._tellers: list[Callable[[], None]] = []
 
@@ -210,10 +216,12 @@ class Flight:
         return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in others]
 
     def nowhere(self) -> list[ChunkId]:
-        """What nobody has, now that all have answered: what is waited for, and the rest if the fill asked for it."""
-        if self.fills and self.thorough and not self.unclear:
-            return list(self.missing)
-        return list(self.waited()) if self.unclear else [chunk.chunk_id for chunk in self.due()]
+        """What nobody has, now that all have answered: what is waited for, and what the fill asked everybody for."""
+        if self.unclear:
+            return list(self.waited())
+        sought = self._sought if self.fills and self.thorough else frozenset[ChunkId]()
+        due = {chunk.chunk_id for chunk in self.due()}
+        return [chunk_id for chunk_id in self.missing if chunk_id in due or chunk_id in sought]
 
     def late(self) -> bool:
         """Whether somebody waits for a chunk that this round was not about from its beginning."""
@@ -297,7 +305,18 @@ class Flight:
         while not over() and not self.late() and self.waited() and (left := end - loop.time()) > 0:
             await self.stirred(left)
 
-    def fill_ended(self) -> None:
+    def fill_begins(self) -> None:
+        self.fill_without.clear()
+        self._sought = frozenset(self.missing)
+
+    def fill_asked(self) -> None:
+        """The fill lane is through with one of its sources, and has noted what that is `lacking`."""
+        self._sought &= self.lacking
+
+    def fill_ended(self, *, over: bool = True) -> None:
+        """`over`: all of its sources were asked."""
+        if not over:
+            self._sought = frozenset()
         self.filling = False
         self.fill_over.set()
         self._stir.set()
