@@ -310,9 +310,8 @@ class Fetcher:
                         await flight.stirred(LULL)  # the demand lane asks for what is left
                     if not flight.rest():
                         break
-                    flight.lacking.clear()
                     await self._drain.drain(fill_of(flight, self._fill), source)
-                    flight.fill_asked()
+                    flight.fill.asked()
                 else:
                     over = True
         except HoardError as error:

@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from hoard_p2p.errors import ChunkUnavailable
 from hoard_p2p.fetch.following import Following
@@ -40,6 +41,23 @@ LULL = 0.5
 """Seconds after which a lane looks again though nothing stirred; what it waits for stirs."""
 
 
+@dataclass(slots=True)
+class FillRound:
+    """One round of the fill lane. `thorough`: it asks everybody that the demand lane would ask. `without`: as of the
+    flight; who lacks what one lane wants may have what the other wants. `lacking`: what the source that it is at said
+    that it has not; `sought`: what all of its sources said so of."""
+
+    thorough: bool = False
+    without: set[NodeId] = field(default_factory=set)
+    lacking: set[ChunkId] = field(default_factory=set)
+    sought: set[ChunkId] = field(default_factory=set)
+
+    def asked(self) -> None:
+        """It is through with one of its sources."""
+        self.sought &= self.lacking
+        self.lacking.clear()
+
+
 class Flight:
     """See the module. For the event loop. `fills`: bring all of the segment, else only what somebody waits for.
 
@@ -61,15 +79,10 @@ class Flight:
         self.begun = asyncio.Event()
         """What is missing is known."""
         self.fill_over = asyncio.Event()
-        self.thorough = False
-        """The fill lane asks everybody that the demand lane would ask."""
-        self.lacking: set[ChunkId] = set()
-        """What the source that the fill lane is at said that it has not."""
+        self.fill = FillRound()
         self.ended: Callable[[], None] = lambda: None
         self.without: set[NodeId] = set()
-        self.fill_without: set[NodeId] = set()
-        """Readers of the origin that said they cannot, or were silent for too long: those that the demand lane is not
-        to ask, and the fill lane. What one lane wants they may lack, and have what the other wants."""
+        """Readers of the origin that said they cannot, or were silent for too long; for the demand lane."""
         self.hops = self.relied = self.landings = 0
         """How often the question for the origin that brought this flight about was passed on; those who count on all of
         the segment being brought; chunks that landed."""
@@ -85,8 +98,6 @@ class Flight:
         self._left_since: dict[ChunkId, float] = {}
         """Since when a chunk that is waited for is left to the fill lane."""
         self._filled: frozenset[ChunkId] = frozenset()
-        self._sought: frozenset[ChunkId] = frozenset()
-        """What everybody told the fill lane that he has not."""
         self._progress = float("-inf")
         self._tellers: list[Callable[[], None]] = []
 
@@ -219,7 +230,7 @@ class Flight:
         """What nobody has, now that all have answered: what is waited for, and what the fill asked everybody for."""
         if self.unclear:
             return list(self.waited())
-        sought = self._sought if self.fills and self.thorough else frozenset[ChunkId]()
+        sought = self.fill.sought if self.fills and self.fill.thorough else set[ChunkId]()
         due = {chunk.chunk_id for chunk in self.due()}
         return [chunk_id for chunk_id in self.missing if chunk_id in due or chunk_id in sought]
 
@@ -306,17 +317,12 @@ class Flight:
             await self.stirred(left)
 
     def fill_begins(self) -> None:
-        self.fill_without.clear()
-        self._sought = frozenset(self.missing)
-
-    def fill_asked(self) -> None:
-        """The fill lane is through with one of its sources, and has noted what that is `lacking`."""
-        self._sought &= self.lacking
+        self.fill = FillRound(sought=set(self.missing))
 
     def fill_ended(self, *, over: bool = True) -> None:
         """`over`: all of its sources were asked."""
         if not over:
-            self._sought = frozenset()
+            self.fill.sought.clear()
         self.filling = False
         self.fill_over.set()
         self._stir.set()

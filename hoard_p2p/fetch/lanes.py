@@ -40,7 +40,7 @@ def demand_of(flight: Flight, lane: Lane) -> Ask:
 
 
 def fill_of(flight: Flight, lane: Lane) -> Ask:
-    return Ask(flight, lane, flight.rest, flight.brought, False, flight.fill_without, flight.lacking)
+    return Ask(flight, lane, flight.rest, flight.brought, False, flight.fill.without, flight.fill.lacking)
 
 
 class Drain:

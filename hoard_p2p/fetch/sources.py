@@ -148,7 +148,7 @@ class Sources:
     async def fill(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
         up, unless a reader waits."""
-        settled = flight.thorough = self._settled(flight.segment.snapshot)
+        settled = flight.fill.thorough = self._settled(flight.segment.snapshot)
         if flight.segment.number >= 0 and flight.first is None and settled:
             head = self._head(flight)
             if head is not None:
@@ -156,14 +156,14 @@ class Sources:
                     for neighbour in await self._neighbours(flight.segment):
                         yield Source(neighbour)
                 yield head
-        async for source in self._having(flight, flight.fill_without, reads=settled):
+        async for source in self._having(flight, flight.fill.without, reads=settled):
             yield source
 
     def _head(self, flight: Flight) -> Source | None:
         """Who passes the segment on to this node. The origin's reader waits for nobody; it is the first of the chain,
         but where views differ, or another one took over from who was."""
         course = self._course(flight.segment)
-        reader = self._origins.reader(flight.segment, flight.fill_without)
+        reader = self._origins.reader(flight.segment, flight.fill.without)
         if (
             course.before is None
             or self._favour.slow(course.before.node_id, self._clock())

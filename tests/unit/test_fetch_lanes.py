@@ -428,10 +428,11 @@ def test_what_the_fill_asked_nobody_for_is_not_taken_for_lost() -> None:
     lacks = CHUNKS[3].chunk_id
     flight = Flight(SEGMENT, None, lambda: 100.0)
     flight.begin(CHUNKS)
-    flight.fills = flight.thorough = True
+    flight.fills = True
     flight.fill_begins()
-    flight.lacking = {lacks}
-    flight.fill_asked()
+    flight.fill.thorough = True
+    flight.fill.lacking.add(lacks)
+    flight.fill.asked()
     flight.fill_ended()
     assert flight.nowhere() == [lacks]
     flight.fill_begins()
