@@ -322,6 +322,28 @@ def test_throttling_truncation_and_pages_of_html_cost_time_and_no_wrong_byte(clu
     assert same(point, data)
 
 
+def test_a_store_that_goes_on_refusing_every_third_question_is_published_and_sealed(cluster: LocalCluster) -> None:
+    data = {key: value for key, value in objects(large=1, small=40).items() if value}
+    draw, lock = Random(3), Lock()
+
+    def script(asked: Asked) -> Said:
+        path, _, query = asked.target.partition("?")
+        with lock:
+            if draw.random() < 1 / 3:
+                return an_error(503, "SlowDown", Message="Please reduce your request rate.")
+        if "list-type=2" in query:
+            return a_page({quote(key): value for key, value in data.items()})
+        return a_part(data[unquote(path).split("/", 2)[2]], asked)
+
+    with odd_server(script) as server:
+        (node,) = start(cluster, 1)
+        snapshot = cluster.hoard(
+            node, "publish", f"s3://set/p?endpoint={server.endpoint}&style=path", "--replicas", "1"
+        ).split()[-1]
+    point, _ = cluster.mount(node, snapshot)
+    assert same(point, data)
+
+
 def _is_sealed(node: LocalNode, name: str) -> bool:
     found = named(node, name)
     return found is not None and not found.flag("lazy")
