@@ -31,8 +31,9 @@ from hoard_p2p.origin.files import FileRead, reads
 from hoard_p2p.origin.limit import part
 from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.readers import reader_set, readers
-from hoard_p2p.origin.streams import Allowance, Streams, Work
+from hoard_p2p.origin.streams import Allowance, Streams
 from hoard_p2p.origin.throttle import share
+from hoard_p2p.origin.work import Work
 from hoard_p2p.peer import ClusterView, NodeId, OriginId, Peer, origin_id
 from hoard_p2p.printing import printable
 from hoard_p2p.transfer.wire_life import Handed

@@ -14,7 +14,7 @@ from hoard_p2p.interfaces import Gathering, ObjectRange
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.files import FileRead
 from hoard_p2p.origin.spans import at_once, grouped, joined
-from hoard_p2p.origin.streams import Work
+from hoard_p2p.origin.work import Work
 from hoard_p2p.printing import printable
 
 PARTED = 1 << 20
