@@ -194,7 +194,6 @@ def test_an_object_that_changed_is_an_error_that_names_it(cluster: LocalCluster,
     assert "p/dir/003" in log and "changed" in log
 
 
-@pytest.mark.xfail(strict=False, reason="a mount gives EIO for unchanged neighbours of an object that changed")
 def test_an_object_that_changed_spoils_no_other(cluster: LocalCluster, store: S3Server) -> None:
     data = objects()
     client = store.bucket("spoilt", data)
