@@ -331,7 +331,8 @@ class OriginReads:
     def why(self, segment: Segment) -> str:
         """See `OriginLane`."""
         with self._lock:
-            return self._why.get((segment.snapshot, segment.number), "")
+            known = self._why.get((segment.snapshot, segment.number))
+        return known or self._origins.why_not(self._url(segment.snapshot))
 
     def changed(self, segment: Segment, chunk: Wanted) -> str:
         """See `OriginLane`."""
