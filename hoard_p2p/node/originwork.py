@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hoard_p2p.errors import ObjectChanged
 from hoard_p2p.fetch.segment import Segment, Wanted
-from hoard_p2p.ids import SnapshotId, chunk_id, is_origin_key
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key
 from hoard_p2p.interfaces import Gathering, ObjectRange
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.files import FileRead
@@ -77,6 +77,7 @@ class Reading:
     """Runs claimed as a whole."""
     error: Exception | None = None
     good: int = 0
+    """Bytes that came, and were right: of a piece that is given, others may have read a part."""
     claimed: dict[tuple[int, int], int] = field(default_factory=dict)
     left: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -116,9 +117,12 @@ class Reading:
                 return
             for number, data in zip(numbers, pieces, strict=True):
                 self.deliver(number, data)
-                self.good += len(data)
             if isinstance(self.deliver, Gathering):
                 self.deliver.settle()
+
+    def was_good(self, size: int) -> None:
+        with self.lock:
+            self.good += size
 
     def fail(self, numbers: Sequence[int], error: Exception) -> None:
         with self.lock:
@@ -178,6 +182,7 @@ class Chunks:
             else:
                 why = f"{printable(where.path)}: changed since it was published"
                 self._lost([number], ObjectChanged(why))
+        self.reading.was_good(sum(map(len, pieces)))
         self.reading.give(numbers, pieces)
         self.reading.settle(numbers, landed=True)
 
@@ -229,6 +234,7 @@ class Parts:
         bases = dict(zip(self.numbers, (where.start for where in self.where), strict=True))
         for number, start, stop in self._claimed(wanted):
             at = bases[number] + start - wanted.start
+            reading.was_good(stop - start)
             whole = reading.parts.came(reading.segment, reading.wanted[number], start, data[at : at + stop - start])
             if whole is not None:
                 reading.give([number], [whole])
@@ -258,6 +264,24 @@ class OneRange:
 
     def came(self, wanted: ObjectRange, data: memoryview) -> None:
         self.data = bytes(data)
+
+    def failed(self, wanted: ObjectRange, error: Exception) -> None:
+        self.error = error
+
+
+@dataclass(slots=True)
+class Look:
+    """A `Work`: a part of an object, of which only the hash is wanted."""
+
+    where: ObjectRange
+    found: ChunkId | None = None
+    error: Exception | None = None
+
+    def ranges(self) -> Sequence[ObjectRange]:
+        return [self.where]
+
+    def came(self, wanted: ObjectRange, data: memoryview) -> None:
+        self.found = chunk_id(data)
 
     def failed(self, wanted: ObjectRange, error: Exception) -> None:
         self.error = error

@@ -22,6 +22,10 @@ from hoard_p2p.origin.coverage import Coverage
 MOST_LOOSE = 256 << 20
 """Bytes of parts that lie in memory, since their pieces have no slab of their own or there was no room."""
 
+GIVEN_SECONDS = 75.0
+"""So long after a piece was forgotten its space in a slab stays: a reader may have been told a moment before that its
+range is there, and would read zeros once that space is given back."""
+
 MOST_PIECES = 1 << 16
 KEPT_DELIVERED = 4096
 DELIVERED_SECONDS = 5.0
@@ -40,6 +44,10 @@ class PartStore(Protocol):
 
     def part_at(self, segment: Segment, chunk: Wanted, start: int, into: memoryview) -> bool:
         """Read such bytes again; false if the place is gone."""
+        ...
+
+    def drop_part(self, chunk: Wanted) -> None:
+        """Nobody wants these bytes any more. Short, and never calls back: a lock is held."""
         ...
 
     def place(self, chunk_id: ChunkId) -> Place | None: ...
@@ -76,6 +84,10 @@ class _Piece:
     place: Place | None = None
     loose: dict[int, bytes] = field(default_factory=dict)
     """Bytes in memory, by where they begin."""
+    parted: bool = False
+    """There was a place: it is to be given back."""
+    homeless: bool = False
+    """What lay at that place was lost: the rest stays in memory."""
     fills: int = 0
     """Claims of who reads the piece for no reader in particular."""
     composing: bool = False
@@ -92,14 +104,20 @@ class _Piece:
 class Ranges:
     """See the module. All methods but `changed` are for any thread."""
 
-    def __init__(self, store: PartStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, store: PartStore, clock: Callable[[], float] = time.monotonic, most_pieces: int = MOST_PIECES
+    ) -> None:
         """On the event loop."""
+        self._most_pieces = most_pieces
         self._store = store
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pieces: OrderedDict[_Key, _Piece] = OrderedDict()
         self._delivered: OrderedDict[_Key, float] = OrderedDict()
         """Whole, and given to who keeps them, and when: not to be read again though they are not in the index yet."""
+        self._dropping: OrderedDict[_Key, tuple[float, Wanted]] = OrderedDict()
+        """Forgotten, and not begun again since: when their space is given back."""
+        self._timer = False
         self._loose = 0
         self._lock = threading.Condition()
         self._rooms = threading.local()
@@ -197,35 +215,66 @@ class Ranges:
             delivered = chunk.chunk_id in self._delivered
         return delivered or self._store.place(chunk.chunk_id) is not None
 
+    def let_go(self) -> None:
+        """Give back the space of what was forgotten long ago. Calls itself."""
+        with self._lock:
+            while self._dropping:
+                key, (due, chunk) = next(iter(self._dropping.items()))
+                if due > self._clock():
+                    break
+                del self._dropping[key]
+                self._store.drop_part(chunk)
+
     # --- inside
 
     def _piece(self, segment: Segment, chunk: Wanted) -> _Piece:
         """With the lock."""
         piece = self._pieces.get(chunk.chunk_id)
         if piece is None:
-            piece = self._pieces[chunk.chunk_id] = _Piece(segment, chunk, Coverage(chunk.length))
+            known = self._dropping.pop(chunk.chunk_id, None) is not None
+            piece = self._pieces[chunk.chunk_id] = _Piece(segment, chunk, Coverage(chunk.length), parted=known)
             self._trim()
         self._pieces.move_to_end(chunk.chunk_id)
         return piece
 
     def _trim(self) -> None:
         """With the lock: forget the pieces that were looked at longest ago, if there are too many."""
-        if len(self._pieces) <= MOST_PIECES and self._loose <= MOST_LOOSE:
+        if len(self._pieces) <= self._most_pieces and self._loose <= MOST_LOOSE:
             return
-        for key, piece in list(self._pieces.items())[:-1]:
-            if len(self._pieces) <= MOST_PIECES and self._loose <= MOST_LOOSE:
+        for piece in list(self._pieces.values())[:-1]:
+            if len(self._pieces) <= self._most_pieces and self._loose <= MOST_LOOSE:
                 return
-            if piece.idle and (piece.loose or len(self._pieces) > MOST_PIECES):
-                del self._pieces[key]
-                self._loose -= sum(map(len, piece.loose.values()))
+            if piece.idle and (piece.loose or len(self._pieces) > self._most_pieces):
+                self._remove(piece)
+
+    def _remove(self, piece: _Piece) -> None:
+        """With the lock: nothing is known of the piece any more; if it was kept, that is no part's space now."""
+        key = piece.chunk.chunk_id
+        del self._pieces[key]
+        self._loose -= sum(map(len, piece.loose.values()))
+        if piece.parted:
+            self._dropping[key] = self._clock() + GIVEN_SECONDS, piece.chunk
+            if not self._timer:
+                self._timer = True
+                self._loop.call_soon_threadsafe(self._later)
+
+    def _later(self) -> None:
+        self._loop.call_later(GIVEN_SECONDS, self._tend)
+
+    def _tend(self) -> None:
+        self.let_go()
+        with self._lock:
+            self._timer = bool(self._dropping)
+        if self._timer:
+            self._later()
 
     def _put(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> _Piece:
         with self._lock:
             piece = self._piece(segment, chunk)
-        place = self._store.keep_part(piece.segment, chunk, start, data)
+        place = None if piece.homeless else self._store.keep_part(piece.segment, chunk, start, data)
         with self._lock:
             if place is not None:
-                piece.place = place
+                piece.place, piece.parted = place, True
             else:
                 piece.loose[start] = bytes(data)
                 self._loose += len(data)
@@ -275,6 +324,7 @@ class Ranges:
         with self._lock:
             piece.cover.forget()
             piece.place, piece.composing, piece.composer = None, False, False
+            piece.homeless = True
             self._loose -= sum(map(len, piece.loose.values()))
             piece.loose.clear()
             self._stir(piece)
@@ -287,14 +337,13 @@ class Ranges:
             piece.fills -= fills
             piece.cover.release(start, stop)
             if piece.idle and not piece.cover.begun:
-                del self._pieces[chunk.chunk_id]
+                self._remove(piece)
             self._stir(piece)
 
     def _drop(self, piece: _Piece) -> None:
         with self._lock:
             if self._pieces.get(piece.chunk.chunk_id) is piece:
-                del self._pieces[piece.chunk.chunk_id]
-                self._loose -= sum(map(len, piece.loose.values()))
+                self._remove(piece)
             self._stir(piece)
 
     def _stir(self, piece: _Piece) -> None:

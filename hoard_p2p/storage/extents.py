@@ -27,6 +27,9 @@ MAX_PLACES = 16
 """Further places are not listed; their bytes are found by sidecar only."""
 Unwanted = Callable[[list[Place]], list[Place]]
 """Chooses among all places of a chunk those that go."""
+MOST_MARKED = 128
+"""Generations that are remembered of a forgotten key: others stay free."""
+
 _NEXT_SLAB = b"next_slab"
 _U32 = struct.Struct(">I")  # keys sort by number
 
@@ -208,6 +211,34 @@ def unlist(txn: Transaction, chunk_id: bytes, unwanted: Unwanted) -> list[Place]
         if highest > max(place.generation for place in kept) and txn.get(Table.GENERATIONS, chunk_id) is None:
             txn.put(Table.GENERATIONS, chunk_id, bytes([highest]))
     return gone
+
+
+def mark_forgotten(txn: Transaction, key: ChunkId) -> None:
+    """An origin key is about to be forgotten: mounts may have verified its runs at any generation of what it was found
+    to be. Those are in the key's own row of GENERATIONS from now on."""
+    found = txn.get(Table.KEYS, key)
+    if found is None:
+        return
+    raw = txn.get(Table.CHUNKS, found)
+    used = {place.generation for place in decode_places(raw)} if raw else set()
+    used.update(txn.get(Table.GENERATIONS, found) or b"", txn.get(Table.GENERATIONS, key) or b"")
+    txn.put(Table.GENERATIONS, key, bytes(sorted(used)[:MOST_MARKED]))
+
+
+def avoid_forgotten(txn: Transaction, key: bytes, found: bytes) -> None:
+    """A key is learned: if it was something else before, no place of its chunk keeps a generation that its runs may be
+    marked with. That costs the chunk's other readers one more look at it."""
+    marked = txn.get(Table.GENERATIONS, key) or b""
+    raw = txn.get(Table.CHUNKS, found) if marked else None
+    places = decode_places(raw) if raw else []
+    for number, place in enumerate(places):
+        if place.generation in marked:
+            taken = [*marked, *(other.generation for other in places)]
+            generation = next_generation(taken, txn.get(Table.GENERATIONS, found))
+            places[number] = place._replace(generation=generation)
+            txn.put(Table.GENERATIONS, found, bytes([generation]))
+    if places:
+        txn.put(Table.CHUNKS, found, encode_places(places))
 
 
 def redundant_in(slab: int, places: list[Place]) -> list[Place]:

@@ -52,6 +52,7 @@ class KeyBook:
     def learn(self, txn: Transaction, pairs: Sequence[Pair]) -> list[Pair]:
         """The first word on a key counts. Those that were not known, for `note`."""
         fresh = []
+        forgotten = bool(pairs) and txn.count(Table.GENERATIONS) > 0
         for key, found in pairs:
             known = txn.get(Table.KEYS, key)
             if known is None:
@@ -59,6 +60,8 @@ class KeyBook:
                 fresh.append((key, found))
                 if len(key) != ID_SIZE:
                     chunks.rename_file(txn, key, found)
+                elif forgotten:
+                    chunks.avoid_forgotten(txn, key, found)
             elif known != found:
                 self._contradicted(key, known, found)
         return fresh
@@ -75,6 +78,7 @@ class KeyBook:
         """What these keys were found to be was wrong. Raises StoreFailed."""
         with self._index.write() as txn:
             for key in keys:
+                chunks.mark_forgotten(txn, key)
                 txn.delete(Table.KEYS, key)
         with self._lock:
             self._rewrite()  # the journal still had them

@@ -149,3 +149,23 @@ def test_a_reader_through_the_node_learns_what_pieces_were_found_to_be(tmp_path:
         assert reader.read_into(key, 0, memoryview(room)) is not None and room == DATA
     with ThroughNode(tmp_path, "a test") as alone:
         assert alone.content(key) is None
+
+
+@pytest.mark.parametrize("here", ["the right bytes are new", "the right bytes were here"])
+def test_a_run_that_is_marked_is_compared_again_once_its_key_was_found_to_be_something_else(
+    bench: Bench, lazy: Catalog, shared: SharedState, here: str
+) -> None:
+    run, room, wrong = small_run(lazy), memoryview(bytearray(len(DATA))), bytes(len(DATA))
+    key, subject = lazy.chunk_id(run), verified(lazy, bench.reader, shared)
+    if here == "the right bytes were here":
+        bench.writer.put(chunk_id(DATA), DATA)
+        bench.writer.flush()
+    for told in (wrong, DATA):  # by who lied, and by the origin
+        bench.store.unknow([key])
+        bench.writer.put(chunk_id(told), told)
+        bench.writer.know(key, chunk_id(told))
+        bench.writer.flush()
+        place = bench.reader.place(key)
+        assert place is not None and shared.verified[run] != place.generation, "nobody compared it with these bytes"
+        assert subject.fill(whole(lazy), room, None) is None and room == told
+        assert shared.verified[run] == place.generation

@@ -16,7 +16,7 @@ from hoard_p2p.ids import ChunkId, SnapshotId, origin_key
 from hoard_p2p.interfaces import Place
 from hoard_p2p.limits import MAX_CHUNK, PAGE
 from hoard_p2p.node.ranged import Part, Range, Ranged
-from hoard_p2p.node.ranges import DELIVERED_SECONDS, Awaited, Here, Mine, Ranges
+from hoard_p2p.node.ranges import DELIVERED_SECONDS, GIVEN_SECONDS, Awaited, Here, Mine, Ranges
 from hoard_p2p.peer import NodeId, Peer
 
 PIECES = 16
@@ -42,18 +42,24 @@ class SlabOfOne:
     full: bool = False
     slab: bytearray = field(default_factory=lambda: bytearray(len(OBJECT)))
     kept: dict[ChunkId, Place] = field(default_factory=dict)
+    parted: set[ChunkId] = field(default_factory=set)
+    """Pieces whose parts take space."""
 
     def keep_part(self, segment: Segment, chunk: Wanted, start: int, data: memoryview) -> Place | None:
         if not self.slabs:
             return None
         at = chunk.run * MAX_CHUNK
         self.slab[at + start : at + start + len(data)] = data
+        self.parted.add(chunk.chunk_id)
         return Place(1, at, chunk.length, 1)
 
     def part_at(self, segment: Segment, chunk: Wanted, start: int, into: memoryview) -> bool:
         at = chunk.run * MAX_CHUNK + start
         into[:] = self.slab[at : at + len(into)]
         return self.slabs
+
+    def drop_part(self, chunk: Wanted) -> None:
+        self.parted.discard(chunk.chunk_id)
 
     def place(self, chunk_id: ChunkId) -> Place | None:
         return self.kept.get(chunk_id)
@@ -65,6 +71,7 @@ class SlabOfOne:
         at = chunk.run * MAX_CHUNK
         self.slab[at : at + len(data)] = data
         self.kept[chunk.chunk_id] = Place(1, at, chunk.length, 1)
+        self.drop_part(chunk)
         return self.kept[chunk.chunk_id]
 
 
@@ -110,6 +117,7 @@ class Bench:
     ask: Callable[[Peer, Range], bytes | None]
     held: bool = False
     now: float = 0.0
+    most_pieces: int = PIECES
     ordinary: list[ChunkId] = field(default_factory=list)
     landed: list[ChunkId] = field(default_factory=list)
 
@@ -124,7 +132,7 @@ class Bench:
                 return Landed(None, bytes_of(wanted, 0, wanted.length))  # as the fill lands it
             return Landed(None, bytes_of(wanted, 0, wanted.length))
 
-        self.ranges = Ranges(self.store, lambda: self.now)
+        self.ranges = Ranges(self.store, lambda: self.now, self.most_pieces)
         return Ranged(
             me=peer(1).node_id,
             ranges=self.ranges,
@@ -405,5 +413,60 @@ def test_a_fill_reads_around_what_is_here() -> None:
         one.ranges.gave_up(SEGMENT, chunk, 0, 4 * PAGE)
         assert isinstance(one.ranges.look(SEGMENT, chunk, 4 * PAGE, 8 * PAGE), Here)
         assert one.ranges.look(SEGMENT, chunk, 0, PAGE) == Mine([(0, PAGE)])
+
+    run(one, work)
+
+
+@pytest.mark.parametrize("why", ["not stored", "not delivered", "too many", "lost and given up"])
+def test_the_space_of_parts_that_are_forgotten_is_given_back_when_no_reader_can_be_at_it(why: str) -> None:
+    one, chunk = bench(), CHUNKS[0]
+    one.most_pieces = 1 if why == "too many" else PIECES
+
+    async def work(ranged: Ranged) -> None:
+        await ranged.need(Range(SEGMENT, chunk, 0, PAGE), TIMEOUT)
+        assert one.store.parted == {chunk.chunk_id}
+        await forget(ranged)
+        one.now += GIVEN_SECONDS - 1
+        one.ranges.let_go()
+        assert one.store.parted == {chunk.chunk_id}, "a worker may read there yet"
+        one.now += 1
+        one.ranges.let_go()
+        assert not one.store.parted
+
+    async def forget(ranged: Ranged) -> None:
+        if why == "not stored":
+            one.store.full = True
+            await ranged.need(Range(SEGMENT, chunk, 0, MAX_CHUNK), TIMEOUT)
+        elif why == "not delivered":
+            ((start, _stop),) = one.ranges.claim(SEGMENT, chunk)
+            data = memoryview(bytes_of(chunk, start, MAX_CHUNK))
+            assert one.ranges.came(SEGMENT, chunk, start, data) is not None
+        elif why == "too many":
+            one.ranges.look(SEGMENT, CHUNKS[1], 0, PAGE)
+        else:
+            one.store.slabs = False
+            ((start, _stop),) = one.ranges.claim(SEGMENT, chunk)
+            data = memoryview(bytes_of(chunk, start, MAX_CHUNK))
+            assert one.ranges.came(SEGMENT, chunk, start, data) is None
+            assert one.ranges.look(SEGMENT, chunk, 0, PAGE) == Mine([(0, PAGE)])
+            one.ranges.release(chunk, 0, PAGE)
+
+    run(one, work)
+
+
+def test_a_piece_that_is_begun_again_keeps_its_space() -> None:
+    one, chunk = bench(), CHUNKS[0]
+
+    async def work(ranged: Ranged) -> None:
+        ((start, stop),) = one.ranges.claim(SEGMENT, chunk)
+        half = memoryview(bytes_of(chunk, start, stop // 2))
+        assert one.ranges.came(SEGMENT, chunk, 0, half) is None
+        assert one.ranges.came(SEGMENT, chunk, stop // 2, memoryview(bytes_of(chunk, stop // 2, stop))) is not None
+        one.now += DELIVERED_SECONDS  # who was to keep it did not
+        await ranged.need(Range(SEGMENT, chunk, 0, PAGE), TIMEOUT)
+        one.now += GIVEN_SECONDS
+        one.ranges.let_go()
+        assert one.store.parted == {chunk.chunk_id}
+        assert isinstance(one.ranges.look(SEGMENT, chunk, 0, PAGE), Here)
 
     run(one, work)
