@@ -213,9 +213,8 @@ class Fills:
 
     async def _bring(self, segment: Segment, fill: Fill) -> int:
         """Ask for a segment again and again while that brings some of it, or may bring some soon; how many of its
-        chunks are missing in the end."""
-        node, pause = self._node, FIRST_PAUSE
-        left = len(await node.blocking(node.keeper.missing, segment))
+        chunks are missing in the end. What is here already, the flight looks up."""
+        node, pause, left = self._node, FIRST_PAUSE, len(segment.chunks)
         while left:
             was_unsettled = node.courses.unsettled(segment.snapshot) > 0
             await node.fetcher.whole(segment, timeout=SEGMENT_SECONDS)
