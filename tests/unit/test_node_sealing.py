@@ -10,7 +10,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, parse_snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.autosealing import AutoSealing
-from hoard_p2p.node.contents import Contents, all_known
+from hoard_p2p.node.contents import Contents, Disagreement, all_known
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.sealing import SealedWrong, check_sample
 from tests.unit.node_cluster import run, running
@@ -86,5 +86,26 @@ def test_a_piece_that_the_sample_finds_wrong_is_named_and_forgotten_and_read_aga
             await node.blocking(node.writer.flush)
             assert await node.blocking(node.store.contents, [key]) == [right]
             assert right in {chunk_id((source / f"s{number}").read_bytes()) for number in range(FILES)}
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_nodes_that_say_different_things_of_a_piece_are_named_and_nothing_is_sealed(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            snapshot = await lazily(node, source)
+            opened = await node.open(snapshot)
+            await other.open(snapshot)
+            keys = [ChunkId(opened.catalog.chunk_id(number)) for number in range(opened.catalog.chunks)]
+            names = [chunk_id(b"%d" % number) for number in range(len(keys))]
+            await node.blocking(node.writer.know, keys[0], names[0])
+            for key, name in zip(keys, [names[-1], *names[1:]], strict=True):
+                await other.blocking(other.writer.know, key, name)
+            for one in (node, other):
+                await one.blocking(one.writer.flush)
+            with pytest.raises(Disagreement, match=f"{other.me.name} on piece"):
+                await all_known(node, opened, Contents(opened.catalog))
 
     run(main)
