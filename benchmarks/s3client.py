@@ -80,8 +80,8 @@ def read(task: dict[str, Any]) -> dict[str, Any]:
     failed = [one for one in told if isinstance(one, str)]
     if failed:
         raise RuntimeError(failed[0])
-    seconds = max(end for _, _, end in told) - min(begin for _, begin, _ in told)
-    return {"bytes": sum(size for size, _, _ in told), "seconds": seconds}
+    began, ended = min(begin for _, begin, _ in told), max(end for _, _, end in told)
+    return {"bytes": sum(size for size, _, _ in told), "seconds": ended - began, "began": began, "ended": ended}
 
 
 def _reader(task: dict[str, Any], plan: Sequence[Part], barrier: Barrier, answers: Any) -> None:
