@@ -213,9 +213,8 @@ class Fills:
 
     async def _bring(self, segment: Segment, fill: Fill) -> int:
         """Ask for a segment again and again while that brings some of it, or may bring some soon; how many of its
-        chunks are missing in the end."""
-        node, pause = self._node, FIRST_PAUSE
-        left = len(await node.blocking(node.keeper.missing, segment))
+        chunks are missing in the end. What is here already, the flight looks up."""
+        node, pause, left = self._node, FIRST_PAUSE, len(segment.chunks)
         while left:
             was_unsettled = node.courses.unsettled(segment.snapshot) > 0
             await node.fetcher.whole(segment, timeout=SEGMENT_SECONDS)
@@ -239,7 +238,7 @@ class Fills:
     def _why(self, segment: Segment, missing: int) -> str:
         if self._node.writer.full:
             return "there is no room for them here"
-        tried = self._node.fetcher.last_tried(segment)
+        tried = self._node.fetcher.last_tried(segment) or self._node.origins.why(segment)
         return f"{missing} chunks of segment {segment.number} are nowhere" + (f" ({tried})" if tried else "")
 
     def near(self, snapshot: SnapshotId, segment: int) -> None:

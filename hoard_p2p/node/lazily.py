@@ -16,7 +16,7 @@ from hoard_p2p.node.contents import Contents, all_known, files_known
 from hoard_p2p.node.ingest import Ingested
 from hoard_p2p.node.joint import Joint, Spread, invite
 from hoard_p2p.node.lazy_ingest import list_lazily
-from hoard_p2p.node.sealing import seal
+from hoard_p2p.node.sealing import lazy_keep, seal
 from hoard_p2p.node.showing import introduce
 from hoard_p2p.node.wishes import Wish, check_for_origin
 from hoard_p2p.peer import origin_id
@@ -97,7 +97,7 @@ async def _publish(node: Node, source: Source, wish: Wish, listed: Ingested, rep
     snapshot = snapshot_id(listed.root)
     now = node.names.creation_time(snapshot)
     record = SnapshotRecord(
-        snapshot, now, now, wish.replicas, wish.pin, wish.keep, False, wish.source, origin=source.url
+        snapshot, now, now, wish.replicas, wish.pin, lazy_keep(wish.keep), False, wish.source, origin=source.url
     )
     opened = await node.keep_published(listed.root, record)
     if wish.lazy:

@@ -36,11 +36,16 @@ log = logging.getLogger(__name__)
 LEAST_SAMPLE, SAMPLE_PART = 32, 1000
 """Pieces that are read again before a snapshot is sealed: one of so many, at least so many (all if there are fewer)."""
 
-SEALED_KEEP = 3600
+SEALED_KEEP = 3599
 """Seconds after its last use that a lazy snapshot lives once it is sealed: its mounts go on, its names are the sealed
-one's."""
+one's. All nodes tell a sealed one by this, so no user's wish is just that (`lazy_keep`)."""
 
 _draw = random.SystemRandom()
+
+
+def lazy_keep(keep: int) -> int:
+    """What a lazy snapshot is kept for that a user wants to keep for `keep` seconds: never what marks a sealed one."""
+    return keep + 1 if keep == SEALED_KEEP else keep
 
 
 class SealedWrong(Refused):
