@@ -99,6 +99,21 @@ def test_the_only_node_of_a_cluster_evicts_nothing_and_says_what_to_do(tmp_path:
     run(main)
 
 
+def test_what_stays_since_another_snapshot_has_it_too_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
+            snapshot = await spread(one, two, tmp_path)
+            assert not any("have them, too" in why for why in (await two.retention.evict(snapshot, dry_run=True)).kept)
+            tree = Path(known(one, snapshot).source)
+            (tree / "more").write_bytes(b"more")
+            await read_whole(two, await published(one, tree, replicas=1))
+            outcome = await two.retention.evict(snapshot, dry_run=True)
+            assert outcome.size == 0
+            assert any("other snapshots that are known here have them, too" in why for why in outcome.kept)
+
+    run(main)
+
+
 def test_an_ordinary_copy_goes_and_the_homes_copies_stay(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "n") as one, running(tmp_path / "m", one) as two:
