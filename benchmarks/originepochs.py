@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.cluster import stream
-from benchmarks.links import HEADERS
 from benchmarks.originhost import Data, Host, Part, Times, forget, read_by
 from benchmarks.s3server import finish, start
 from benchmarks.sheet import OURS, Line, Target
@@ -81,7 +80,7 @@ def _one(host: Host, data: Data) -> None:
     host.sheet.add(OURS, f"formula-{data.kind}", ours / theirs, 12 / (1 + 8 * link / disk))
     host.sheet.add(OURS, f"first-{data.kind}", total / seconds[0], theirs)
     host.sheet.add(OURS, f"first-link-{data.kind}", data.size / 1e9 / seconds[0], link)
-    host.sheet.add(OURS, f"first-bytes-{data.kind}", (after_first - before) * HEADERS / data.size)
+    host.sheet.add(OURS, f"first-bytes-{data.kind}", (after_first - before) / data.size)
     if len(seconds) > 1:
         host.sheet.add(OURS, f"second-{data.kind}", seconds[1], local)
 
@@ -157,7 +156,7 @@ def publish(host: Host) -> None:
             began = time.perf_counter()
             told = host.cluster.hoard(nodes[0], "publish", host.store.url(kind, host.net.machines[0]))
             seconds = time.perf_counter() - began
-            read = (host.net.core.sent() - before) * HEADERS
+            read = host.net.core.sent() - before
             host.sheet.add(OURS, f"publish-{kind}", data.size / seconds / 1e9, link)
             host.sheet.add(OURS, f"publish-bytes-{kind}", read / data.size)
             host.compared(nodes[-1], told.split()[-1], data)

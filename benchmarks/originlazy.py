@@ -7,7 +7,7 @@ the clock. `link`: the node is behind the store's shaped link; else in the names
 
 from typing import NamedTuple
 
-from benchmarks.links import HEADERS, Machine
+from benchmarks.links import Machine
 from benchmarks.originhost import READERS, Data, Host, Part, forget, read_by
 from benchmarks.s3server import client
 from benchmarks.sheet import OURS, Line, Target
@@ -65,7 +65,7 @@ def _measure(host: Host, case: _Case) -> None:
     host.tell(f"{case.key}: {seconds:.2f} s")
     host.sheet.add(OURS, case.key, seconds, native)
     if case.where == "link":
-        read = (host.net.core.sent() - before) * HEADERS
+        read = host.net.core.sent() - before
         host.sheet.add(OURS, f"lazy-bytes-{case.what}", read / case.data.size)
     host.unmount(node)
     host.compared(node, snapshot, case.data)

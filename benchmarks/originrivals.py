@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.links import HEADERS, Machine
+from benchmarks.links import Machine
 from benchmarks.originepochs import READERS, plans
 from benchmarks.originhost import Data, Host, forget, read_by
 from benchmarks.s3server import ACCESS, BUCKET, REGION, SECRET, Missing, program
@@ -98,7 +98,7 @@ def _one(host: Host, data: Data, name: str, command: Command) -> None:
                 seconds.append(read_by(roots, plans(data, epoch, len(roots)), READERS, data.size))
                 host.tell(f"{data.kind}: epoch {epoch} with {name} took {seconds[-1]:.2f} s")
                 if epoch == 1:
-                    read = (host.net.core.sent() - before) * HEADERS
+                    read = host.net.core.sent() - before
                     host.sheet.add(name, f"rival-bytes-{data.kind}", read / data.size)
     finally:
         remove_tree(root)
