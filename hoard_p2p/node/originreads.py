@@ -193,7 +193,9 @@ class OriginReads:
         with self._underway.reading((segment.snapshot, segment.number)):
             reading = Reading(segment, wanted, deliver, self.parts, self._underway)
             self._carry_out(url, origin, works_of(plan, reading, self._reads.seen(url)[0]), reading, urgent)
-        if reading.failed:
+        if not reading.failed:
+            self._explain(segment, "")
+        else:
             self._note(segment, url, len(reading.failed), reading.error)
             reading.failed -= self._recover(segment, wanted, reading.failed, deliver)
         return sorted(reading.failed)
@@ -233,6 +235,7 @@ class OriginReads:
             self._reads.read(origin, works, urgent=urgent)
             reading.wait(PARTS_SECONDS)
         except Unavailable as error:
+            self._explain(reading.segment, f"its origin: {error}")
             self._trouble(url, error)
             raise
         finally:
@@ -278,8 +281,14 @@ class OriginReads:
         self.meter(url).failed(chunks, why)
         log.warning("the origin %s lacks %d chunks, for instance of %s", url, chunks, why)
         self._origins.soon_from_thread()
+        self._explain(segment, f"its origin: {why}")
+
+    def _explain(self, segment: Segment, why: str) -> None:
+        """Why the last reading of the segment was in vain; empty if it was not."""
         with self._lock:
-            self._why[segment.snapshot, segment.number] = f"its origin: {why}"
+            self._why.pop((segment.snapshot, segment.number), None)
+            if why:
+                self._why[segment.snapshot, segment.number] = why
             while len(self._why) > KEPT_REASONS:
                 del self._why[next(iter(self._why))]
 
