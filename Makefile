@@ -8,7 +8,7 @@ DEV := $(VENV)/.ready-dev
 PACKAGE := hoard_p2p tests benchmarks simulations
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak nightly simulate check format bench bench-publish bench-mount bench-fetch bench-cluster clean
+.PHONY: help demo test soak nightly simulate check format bench bench-publish bench-mount bench-fetch bench-cluster bench-origin clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -54,6 +54,9 @@ bench-fetch: $(RUN)  ## whole files read from a peer for the first time
 
 bench-cluster: $(RUN)  ## nodes and the links between them, shaped (needs root, nginx, curl, b3sum)
 	$(BIN)/python benchmarks/cluster.py $(ARGS)
+
+bench-origin: $(RUN)  ## an S3 store behind a shaped link: direct, Hoard, others (needs root, tc, weed on PATH)
+	$(BIN)/python benchmarks/origin.py $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

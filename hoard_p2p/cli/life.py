@@ -5,7 +5,7 @@ from hoard_p2p.cli.output import when_text
 
 
 def life_text(snapshot: Fields) -> str:
-    """Why it stays, or until when: `pinned`, `mounted` or `in use` on this node, `named`, or a day."""
+    """Why it stays, or until when: `pinned`, `mounted` or `in use` on this node, `named`, or a time."""
     if snapshot.flag("pinned"):
         return "pinned"
     if snapshot.texts("mounted_on"):
@@ -15,4 +15,4 @@ def life_text(snapshot: Fields) -> str:
     if snapshot.texts("names"):
         return "named"
     expires = snapshot.number_or_none("expires")
-    return "" if expires is None else f"until {when_text(expires / 10**9)[:10] or 'ever'}"
+    return "" if expires is None else f"until {when_text(expires / 10**9)[:16] or 'ever'}"

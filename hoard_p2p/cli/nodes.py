@@ -211,6 +211,7 @@ def up(
     if is_open:
         complain(OPEN_MODE)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger("botocore").setLevel(logging.WARNING)
     return run_node(settings, Report())
 
 

@@ -21,6 +21,18 @@ SKEW_SHOWN = 60.0
 
 SHOWN_NAMES = 20
 
+CREDENTIALS = {
+    "env": "AWS_ACCESS_KEY_ID in the node's environment",
+    "shared-credentials-file": "~/.aws/credentials",
+    "config-file": "~/.aws/config",
+    "iam-role": "the role of this machine",
+    "container-role": "the role of this container",
+    "assume-role": "an assumed role",
+    "assume-role-with-web-identity": "an assumed role (web identity)",
+    "sso": "AWS SSO",
+}
+"""What botocore calls the places where it found them, in words; others as it calls them."""
+
 
 def origins_text(answer: Fields) -> str:
     """The origins that known snapshots name, and why some cannot be read here; empty if there are none."""
@@ -100,11 +112,11 @@ def check(
     anonymous: bool,
     request_payer: bool,
 ) -> int:
-    """Can this machine's node read the origin URL, how fast, and what of it can be no snapshot?
+    """Tell whether this node can read the origin URL, how fast, and what of it can be in no snapshot.
 
     The node asks, so its credentials count. It lists up to 10,000 entries, reads a few, and publishes nothing.
     Exit status 5: it cannot be reached or read from here; 1: some entries can be in no snapshot (or, of a directory,
-    not be read); else 0, also where peers may not make this node read it yet.
+    cannot be read); else 0, also where peers may not make this node read it yet.
 
     \b
     Examples:
@@ -150,13 +162,17 @@ def _progress(report: Body, shown: Display) -> None:
 def check_text(body: Body) -> str:
     """The outcome as a person reads it."""
     seen = Fields(body)
+    reachable = seen.flag("reachable")
     rows = [
         ("origin", printable(seen.text("url"))),
-        ("reachable", "yes" if seen.flag("reachable") else "no"),
-        ("credentials", printable(seen.text("credentials")) or "unknown"),
-        ("versions", printable(seen.text("versions"))),
-        ("peers may have this node read it", _allowed(seen)),
+        ("reachable", "yes" if reachable else "no"),
     ]
+    if credentials := printable(seen.text("credentials")):
+        rows.append(("credentials", CREDENTIALS.get(credentials, credentials)))
+    if reachable:
+        rows.append(("versions", printable(seen.text("versions"))))
+    if reachable or seen.flag("allowed"):
+        rows.append(("peers may have this node read it", _allowed(seen)))
     if seen.number("entries") or seen.flag("complete"):
         rows += list(_listing(seen))
     lines = [f"{name + ':':<34}{value}" for name, value in rows]

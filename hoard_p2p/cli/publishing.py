@@ -111,6 +111,12 @@ def warnings(result: Body) -> list[str]:
     ]
     if short := fields.number("under_replicated"):
         lines.append(f"warning: {short:,} segments have fewer copies than asked for: there are not enough nodes yet")
+    readers, nodes = fields.number("readers"), fields.number("nodes")
+    if readers < nodes and fields.number("read"):
+        lines.append(
+            f"note: {readers:,} of {nodes:,} nodes could read the origin; `hoard status` on the others tells "
+            "why not, and the command that allows it"
+        )
     return lines
 
 
@@ -133,7 +139,8 @@ def _reading(fields: Fields) -> str:
     read, unchanged = fields.number("read"), fields.number("unchanged")
     if not unchanged:
         return ""
-    return f"; {read:,} files read, {unchanged:,} unchanged" if read else "; nothing changed, no file was read"
+    told = f"; {read:,} {'file' if read == 1 else 'files'} read, {unchanged:,} unchanged"
+    return told if read else "; nothing changed, no file was read"
 
 
 @click.command()

@@ -9,6 +9,8 @@ from hoard_p2p.errors import BadRequest
 from hoard_p2p.origin.s3url import SCHEME, parse_endpoint, parse_s3
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_MEANT = re.compile(r"(s3|gs|az|hf|https?|file):/*(?!/)", re.IGNORECASE)
+"""What somebody writes who means a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,12 @@ class S3Options:
 
 
 def source_path(source: str) -> Path | None:
-    """The directory that SOURCE means; None if it is the URL of an origin."""
+    """The directory that SOURCE means; None if it is the URL of an origin. Raises BadRequest for what is
+    nearly one."""
     scheme = _SCHEME.match(source)
     if scheme is None:
+        if (meant := _MEANT.match(source)) and not Path(source).exists():
+            raise BadRequest(f"{source} is no URL; write {meant[1].lower()}://{source[meant.end() :]}")
         return Path(source)
     return Path(source[len("file://") :]) if scheme[1] == "file" else None
 

@@ -52,6 +52,8 @@ def where_text(body: Body) -> str:
     head = f"{answer.text('snapshot')[:12]}: {size_text(total)} in {answer.number('segments'):,} segments"
     anywhere = answer.number("held_anywhere")
     lost = f"; {size_text(total - anywhere)} are on no node that answers" if anywhere < total else ""
+    if lost and (origin := answer.text("origin")):
+        lost += f", and are read at {printable(origin)} when somebody wants them"
     nodes = [
         (
             printable(node.text("name")),

@@ -300,8 +300,10 @@ class Fetcher:
 
     async def _fill_lane(self, flight: Flight) -> None:
         """One round over the sources of the fill, for all that nobody waits for."""
+        over = False
         try:
             await flight.begun.wait()
+            flight.fill_begins()
             if flight.rest():
                 async for source in self._sources.fill(flight):
                     while not flight.rest() and flight.fills and flight.missing:
@@ -309,12 +311,15 @@ class Fetcher:
                     if not flight.rest():
                         break
                     await self._drain.drain(fill_of(flight, self._fill), source)
+                    flight.fill.asked()
+                else:
+                    over = True
         except HoardError as error:
             log.warning("segment %d of %s: %s", flight.segment.number, short(flight.segment.snapshot), error)
         except Exception:  # the door of this task: a bug must not end the group, and the node with it
             log.exception("filling segment %d of %s failed", flight.segment.number, short(flight.segment.snapshot))
         finally:
-            flight.fill_ended()
+            flight.fill_ended(over=over)
 
     async def _demand_lane(self, key: _Key, flight: Flight) -> None:
         """Ask the sources again and again until nobody waits for anything that may yet come."""

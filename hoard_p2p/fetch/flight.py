@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from hoard_p2p.errors import ChunkUnavailable
 from hoard_p2p.fetch.following import Following
@@ -40,6 +41,23 @@ LULL = 0.5
 """Seconds after which a lane looks again though nothing stirred; what it waits for stirs."""
 
 
+@dataclass(slots=True)
+class FillRound:
+    """One round of the fill lane. `thorough`: it asks everybody that the demand lane would ask. `without`: as of the
+    flight; who lacks what one lane wants may have what the other wants. `lacking`: what the source that it is at said
+    that it has not; `sought`: what all of its sources said so of."""
+
+    thorough: bool = False
+    without: set[NodeId] = field(default_factory=set)
+    lacking: set[ChunkId] = field(default_factory=set)
+    sought: set[ChunkId] = field(default_factory=set)
+
+    def asked(self) -> None:
+        """It is through with one of its sources."""
+        self.sought &= self.lacking
+        self.lacking.clear()
+
+
 class Flight:
     """See the module. For the event loop. `fills`: bring all of the segment, else only what somebody waits for.
 
@@ -61,11 +79,10 @@ class Flight:
         self.begun = asyncio.Event()
         """What is missing is known."""
         self.fill_over = asyncio.Event()
-        self.thorough = False
-        """The fill lane asked everybody that the demand lane would ask."""
+        self.fill = FillRound()
         self.ended: Callable[[], None] = lambda: None
         self.without: set[NodeId] = set()
-        """Readers of the origin that said they cannot, or were silent for too long."""
+        """Readers of the origin that said they cannot, or were silent for too long; for the demand lane."""
         self.hops = self.relied = self.landings = 0
         """How often the question for the origin that brought this flight about was passed on; those who count on all of
         the segment being brought; chunks that landed."""
@@ -210,10 +227,12 @@ class Flight:
         return [chunk for chunk_id, chunk in self.missing.items() if chunk_id not in others]
 
     def nowhere(self) -> list[ChunkId]:
-        """What nobody has, now that all have answered: what is waited for, and the rest if the fill asked for it."""
-        if self.fills and self.thorough and not self.unclear:
-            return list(self.missing)
-        return list(self.waited()) if self.unclear else [chunk.chunk_id for chunk in self.due()]
+        """What nobody has, now that all have answered: what is waited for, and what the fill asked everybody for."""
+        if self.unclear:
+            return list(self.waited())
+        sought = self.fill.sought if self.fills and self.fill.thorough else set[ChunkId]()
+        due = {chunk.chunk_id for chunk in self.due()}
+        return [chunk_id for chunk_id in self.missing if chunk_id in due or chunk_id in sought]
 
     def late(self) -> bool:
         """Whether somebody waits for a chunk that this round was not about from its beginning."""
@@ -297,7 +316,13 @@ class Flight:
         while not over() and not self.late() and self.waited() and (left := end - loop.time()) > 0:
             await self.stirred(left)
 
-    def fill_ended(self) -> None:
+    def fill_begins(self) -> None:
+        self.fill = FillRound(sought=set(self.missing))
+
+    def fill_ended(self, *, over: bool = True) -> None:
+        """`over`: all of its sources were asked."""
+        if not over:
+            self.fill.sought.clear()
         self.filling = False
         self.fill_over.set()
         self._stir.set()

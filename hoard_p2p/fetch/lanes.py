@@ -23,21 +23,24 @@ PATIENCE_WRONG = 16
 
 class Ask(NamedTuple):
     """One lane of one flight. `candidates`: what to ask for now; `asking`: says so while it is being asked for;
-    `reader_waits`: this is the demand lane."""
+    `reader_waits`: this is the demand lane; `without`: readers of the origin that it does not ask any more; `lacking`:
+    what the source that it is at said that it has not."""
 
     flight: Flight
     lane: Lane
     candidates: Callable[[], Sequence[Wanted]]
     asking: Callable[[Collection[Wanted]], AbstractContextManager[None]]
     reader_waits: bool
+    without: set[NodeId]
+    lacking: set[ChunkId]
 
 
 def demand_of(flight: Flight, lane: Lane) -> Ask:
-    return Ask(flight, lane, flight.due, flight.demanding, True)
+    return Ask(flight, lane, flight.due, flight.demanding, True, flight.without, set())
 
 
 def fill_of(flight: Flight, lane: Lane) -> Ask:
-    return Ask(flight, lane, flight.rest, flight.brought, False)
+    return Ask(flight, lane, flight.rest, flight.brought, False, flight.fill.without, flight.fill.lacking)
 
 
 class Drain:
@@ -84,6 +87,7 @@ class Drain:
             if answer.useless or answer.wrong or (not answer.absent and len(flight.missing) == before):
                 return
             refused.update(batch[index].chunk_id for index in answer.absent)
+            ask.lacking.update(refused)
             if len(answer.absent) == len(batch) == len(candidates):
                 return
 
@@ -101,6 +105,8 @@ class Drain:
             flight.tell(peer, "has not got it yet")
             answer = await self._asked(ask, source, candidates)
             silence, waited = (0.0, 0.0) if answer.given else (silence + answer.took, waited + answer.took)
+            if answer.over and not answer.useless and not answer.wrong:
+                ask.lacking.update(candidates[index].chunk_id for index in answer.absent)
             if answer.over or silence > self._allowed(ask, source):
                 flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {silence:.1f} s")
                 flight.unreachable |= not answer.over
@@ -112,7 +118,7 @@ class Drain:
                 paused = await self._pause(flight, answer.took)
                 silence, waited = silence + paused, waited + paused
         if source.mode is AskMode.FETCH and ask.candidates():
-            flight.without.add(peer.node_id)
+            ask.without.add(peer.node_id)
 
     @staticmethod
     def _allowed(ask: Ask, source: Source) -> float:
@@ -149,21 +155,22 @@ class Drain:
             with ask.asking(batch):
                 answer = await self._questions.read(ask.flight, ask.lane, me, batch)
             refused.update(batch[index].chunk_id for index in answer.absent)
+            ask.lacking.update(refused)
             given = {batch[index].chunk_id for index in answer.given}
             lost = any(chunk.chunk_id not in refused | given for chunk in ask.flight.still_missing(batch))
             if answer.useless or lost:
                 ask.flight.unreachable |= bool(answer.useless)
-                ask.flight.without.add(me.node_id)
+                ask.without.add(me.node_id)
                 return
         if refused:
-            ask.flight.without.add(me.node_id)
+            ask.without.add(me.node_id)
 
     async def _bypassed(self, ask: Ask, waited: float) -> bool:
         """Whether the origin was read here although another node should, since that one is late."""
         flight = ask.flight
         batch = next_batch(ask.candidates(), flight.waited())
         size = sum(chunk.length for chunk in batch)
-        reader = self._origins.reader(flight.segment, flight.without)
+        reader = self._origins.reader(flight.segment, ask.without)
         if not batch or reader is None or reader.node_id == self._me:
             return False
         if not self._origins.may_bypass(flight.segment, size, waited):
@@ -177,5 +184,5 @@ class Drain:
     async def take_handed(self, flight: Flight, lane: Lane, peer: Peer, chunks: Sequence[Wanted]) -> None:
         """Another node has read these in this one's place."""
         with flight.handing(chunks) as fresh:
-            ask = Ask(flight, lane, lambda: flight.still_missing(fresh), flight.demanding, False)
+            ask = Ask(flight, lane, lambda: flight.still_missing(fresh), flight.demanding, False, set(), set())
             await self._take(ask, Source(peer))

@@ -133,7 +133,7 @@ class Sources:
         for gateway in course.gateways:
             if gateway.node_id not in self._suspects() and not self._favour.tired(gateway.node_id, self._clock()):
                 yield Source(gateway, AskMode.GATE, course.place)
-        async for source in self._having(flight, reads=True):
+        async for source in self._having(flight, flight.without, reads=True):
             yield source
 
     def _course_of(self, flight: Flight) -> Course:
@@ -148,7 +148,7 @@ class Sources:
     async def fill(self, flight: Flight) -> AsyncIterator[Source]:
         """Whom to ask for the whole segment. Nobody passes on to, or reads for, a node whose view is still filling
         up, unless a reader waits."""
-        settled = flight.thorough = self._settled(flight.segment.snapshot)
+        settled = flight.fill.thorough = self._settled(flight.segment.snapshot)
         if flight.segment.number >= 0 and flight.first is None and settled:
             head = self._head(flight)
             if head is not None:
@@ -156,14 +156,14 @@ class Sources:
                     for neighbour in await self._neighbours(flight.segment):
                         yield Source(neighbour)
                 yield head
-        async for source in self._having(flight, reads=settled):
+        async for source in self._having(flight, flight.fill.without, reads=settled):
             yield source
 
     def _head(self, flight: Flight) -> Source | None:
         """Who passes the segment on to this node. The origin's reader waits for nobody; it is the first of the chain,
         but where views differ, or another one took over from who was."""
         course = self._course(flight.segment)
-        reader = self._origins.reader(flight.segment, flight.without)
+        reader = self._origins.reader(flight.segment, flight.fill.without)
         if (
             course.before is None
             or self._favour.slow(course.before.node_id, self._clock())
@@ -186,7 +186,8 @@ class Sources:
         usable = [peer for peer in near if not favour.shunned(peer.node_id, now) and not favour.slow(peer.node_id, now)]
         return await self._records.holders(draw(usable, segment.key), segment, NEIGHBOUR_TIMEOUT)
 
-    async def _having(self, flight: Flight, *, reads: bool) -> AsyncIterator[Source]:
+    async def _having(self, flight: Flight, without: Container[NodeId], *, reads: bool) -> AsyncIterator[Source]:
+        """`without`: readers of the origin that the lane does not ask; it grows while they are asked."""
         segment = flight.segment
         now, view, suspects = self._clock(), self._view(), self._suspects()
         ranked = [peer for peer in self._candidates(view, segment) if peer.node_id != view.me]
@@ -203,23 +204,25 @@ class Sources:
             for peer in await self._records.holders(rest, segment, RESIDENCY_TIMEOUT):
                 asked.add(peer.node_id)
                 yield Source(peer)
-        for source in self._readers(flight) if reads else ():
+        for source in self._readers(segment, without) if reads else ():
             yield source
         for peer in [peer for peer in rest if peer.node_id not in asked][: self._last_resort(segment)]:
             asked.add(peer.node_id)
             yield Source(peer)
         shunned = [peer for peer in ranked if self._favour.shunned(peer.node_id, now)]
-        for source in self._desperate(flight, shunned, reads):
+        for source in self._desperate(segment, shunned, without, reads):
             yield source
 
-    def _desperate(self, flight: Flight, shunned: Sequence[Peer], reads: bool) -> Iterator[Source]:
+    def _desperate(
+        self, segment: Segment, shunned: Sequence[Peer], without: Container[NodeId], reads: bool
+    ) -> Iterator[Source]:
         """A peer that sent a wrong chunk may be the only one with others: its disk is damaged, it need not be hostile.
         Also one that did so in this very round: it was left at the first wrong byte. Then what nobody has may be in the
         origin of another snapshot."""
         for peer in shunned[:LAST_RESORT]:
             yield Source(peer)
-        last = self._origins.last(flight.segment) if reads else None
-        if last is not None and last.node_id not in flight.without:
+        last = self._origins.last(segment) if reads else None
+        if last is not None and last.node_id not in without:
             yield Source(last, AskMode.FETCH, READERS_TRIED)
 
     def _candidates(self, view: ClusterView, segment: Segment) -> list[Peer]:
@@ -232,14 +235,14 @@ class Sources:
             self._ranked.popitem(last=False)
         return known[1]
 
-    def _readers(self, flight: Flight) -> Iterator[Source]:
+    def _readers(self, segment: Segment, without: Container[NodeId]) -> Iterator[Source]:
         """The reader of the origin, and who takes over while each one fails."""
         for tried in range(READERS_TRIED):
-            reader = self._origins.reader(flight.segment, flight.without)
+            reader = self._origins.reader(segment, without)
             if reader is None:
                 return
             yield Source(reader, AskMode.FETCH, tried)
-            if reader.node_id not in flight.without:
+            if reader.node_id not in without:
                 return
 
     @staticmethod

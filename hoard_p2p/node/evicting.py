@@ -114,6 +114,11 @@ class Evictor:
             dropped = self.store.reclaimer.drop(self._ids(batch, segments))
             return Going(dropped.chunks, dropped.bytes)
 
+    def shared_size(self, batch: Batch, vouched: Vouched) -> int:
+        """Bytes that would go, if other snapshots did not name them, too."""
+        chunks = {chunk for segment in vouched.segments for chunk in batch.chunks.get(segment, ())}
+        return sum(length for chunk_id, length in chunks if chunk_id in self.shared)
+
     def _ids(self, batch: Batch, segments: Iterable[int]) -> dict[ChunkId, int]:
         return {
             chunk_id: length
@@ -182,7 +187,7 @@ class Evictions:
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         """Drop one part of a set, batch by batch, until `enough`."""
-        node, stays, stayed = self._node, 0, 0
+        node, stays, stayed, shared = self._node, 0, 0, 0
         held = await self.thread(node.store.holds, record.id)
         rounds = batches(catalog, part, held)
         for number, segments in enumerate(rounds):
@@ -192,6 +197,7 @@ class Evictions:
             outcome.chunks, outcome.size = outcome.chunks + going.chunks, outcome.size + going.size
             left = [segment for segment in batch.chunks if segment not in vouched.segments]
             stays, stayed = stays + len(left), stayed + batch.size(left)
+            shared += evictor.shared_size(batch, vouched)
             await report(
                 {"phase": f"evicting {part.name.lower()} copies", "segments": len(rounds), "segments_done": number + 1}
             )
@@ -199,6 +205,12 @@ class Evictions:
                 return
         if stays:
             outcome.kept.append(self._why_kept(record, stays, stayed))
+        if shared:
+            twin = "; the lazy one that it was sealed from goes an hour after its last use" if record.origin else ""
+            outcome.kept.append(
+                f"{size_text(shared)} of {short(record.id)} stay: other snapshots that are known here have them, too "
+                f"(hoard ls{twin})"
+            )
 
     async def _vouched(self, record: SnapshotRecord, catalog: Catalog, batch: Batch) -> Vouched:
         """What others keep, or can be read again where it was published (I4)."""

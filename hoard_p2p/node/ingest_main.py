@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -181,6 +181,12 @@ def _run(
     broker.call("finished", {"root": base64.b64encode(result.root).decode(), "summary": _summary(result)})
 
 
+def tell_failure(broker: NodeBroker, error: HoardError) -> None:
+    """Tell the node what the process fails with. A node that is gone is why it failed, and nobody asks."""
+    with suppress(Refused):
+        broker.call("failed", {"error": wire_name(error), "message": str(error)})
+
+
 def begin() -> None:
     """What every ingest process does first: it dies with the node, and logs into its log."""
     logging.basicConfig(level=logging.WARNING, format="ingest: %(message)s")
@@ -203,7 +209,7 @@ def main(argv: Sequence[str]) -> int:
         with closing(_crew(data_dir, lines[1:], options.chunker, claims)) as crew:
             _run(data_dir, first.fds, int(argv[2]), claims=claims, broker=broker, options=options, crew=crew)
     except HoardError as error:
-        broker.call("failed", {"error": wire_name(error), "message": str(error)})
+        tell_failure(broker, error)
         return 1
     return 0
 

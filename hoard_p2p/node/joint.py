@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from hoard_p2p.errors import HoardError, ObjectChanged, Unavailable
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import ObjectRange
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.handover import Copies, hand_over
+from hoard_p2p.node.originwork import Look
 from hoard_p2p.node.residencies import ask_residencies
 from hoard_p2p.node.spreading import Report, ask_to_adopt, has_few_nodes, placement_keys
 from hoard_p2p.origin.files import reads
@@ -182,11 +182,9 @@ def changed_object(node: "Node", opened: "OpenSnapshot", origin: str, segments: 
     """Blocking. The first object of some of these segments that is found to be another one than was listed; None if
     none is, or if that cannot be seen."""
     try:
-        source = node.known_origins.opened(origin)
         runs = [run for segment in segments[:LOOKED_AT] for run, _, _ in opened.catalog.segment_chunks(segment)]
-        for read in reads(opened.catalog, runs):
-            version = opened.catalog.version(opened.catalog.find(read.path))
-            source.read(ObjectRange(read.path, read.size, version, 0, 1), memoryview(bytearray(1)), lambda _: None)
+        firsts = [read.range_of(read.pieces[0]) for read in reads(opened.catalog, runs)]
+        node.origins.look(origin, [Look(where._replace(stop=where.start + 1)) for where in firsts])
     except ObjectChanged as error:
         return error
     except HoardError as error:

@@ -19,6 +19,7 @@ from hoard_p2p.node.lazy_ingest import list_lazily
 from hoard_p2p.node.sealing import seal
 from hoard_p2p.node.showing import introduce
 from hoard_p2p.node.wishes import Wish, check_for_origin
+from hoard_p2p.peer import origin_id
 from hoard_p2p.printing import printable
 from hoard_p2p.storage.records import SnapshotRecord
 
@@ -109,7 +110,9 @@ async def _publish(node: Node, source: Source, wish: Wish, listed: Ingested, rep
     await introduce(node, sealed.snapshot, wish.name, report)
     figures = _figures(listed, before)
     body = _body(wish, replace(record, id=sealed.snapshot), listed, lazy=False)
-    return {**body, **figures, "under_replicated": len({*spread.short_of, *sealed.short_of})}
+    readers, nodes = len(node.agent.reading(origin_id(source.url))), len(node.agent.view().peers)
+    short_of = len({*spread.short_of, *sealed.short_of})
+    return {**body, **figures, "under_replicated": short_of, "readers": readers, "nodes": nodes}
 
 
 async def fetch_all(

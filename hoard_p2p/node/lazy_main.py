@@ -16,11 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hoard_p2p.config import Json
-from hoard_p2p.errors import HoardError, Refused, wire_name
+from hoard_p2p.errors import HoardError, Refused
 from hoard_p2p.interfaces import Origin
 from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient
-from hoard_p2p.node.ingest_main import NodeBroker, begin, sink_into
+from hoard_p2p.node.ingest_main import NodeBroker, begin, sink_into, tell_failure
 from hoard_p2p.origin.opening import open_origin
 from hoard_p2p.origin.urls import parse_address
 from hoard_p2p.publish.lazy import LazyOptions, LazyProgress, LazyResult, build_lazy
@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         _run(Path(argv[0]), Path(argv[1]), Claims(int(argv[2])), broker=broker, body=first.body, fds=first.fds)
     except HoardError as error:
-        broker.call("failed", {"error": wire_name(error), "message": str(error)})
+        tell_failure(broker, error)
         return 1
     return 0
 

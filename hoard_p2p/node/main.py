@@ -246,6 +246,7 @@ def main(argv: Sequence[str]) -> int:
     """The detached process: settings as JSON on stdin; the data directory (to be seen in lists of processes), and the
     descriptor to report on."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("botocore").setLevel(logging.WARNING)
     told = json.load(sys.stdin)
     told["data_dir"] = Path(told["data_dir"])
     told["discovery"] = tuple(told["discovery"])

@@ -22,7 +22,7 @@ from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.lastresort import MOST_SEARCHED, Named, recover
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.origins import Origins
-from hoard_p2p.node.originwork import Deliver, OneRange, PartsHere, Reading, WholePieces, works_of
+from hoard_p2p.node.originwork import Deliver, Look, OneRange, PartsHere, Reading, WholePieces, works_of
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.budget import Budget, Late
 from hoard_p2p.origin.files import FileRead, reads
@@ -222,6 +222,12 @@ class OriginReads:
                 with suppress(Unavailable):
                     yield catalog, self._origins.opened(record.origin)
 
+    def look(self, url: str, looks: Sequence[Look]) -> None:
+        """Blocking, for any thread: look at parts of objects, side by side. Raises OriginFailed & co if any failed."""
+        self._reads.read(self._origins.opened(url), looks, urgent=False)
+        for error in [look.error for look in looks if look.error is not None]:
+            raise error
+
     def _fetch_range(self, origin: Origin, where: ObjectRange) -> bytes:
         one = OneRange(where)
         self._reads.read(origin, [one], urgent=True)
@@ -278,8 +284,8 @@ class OriginReads:
         why = str(error) if error is not None else "others here who read them did not get them"
         if isinstance(error, OriginRefused):
             self._refused(url, why)
-        self.meter(url).failed(chunks, why)
-        log.warning("the origin %s lacks %d chunks, for instance of %s", url, chunks, why)
+        if self.meter(url).failed(chunks, why):
+            log.warning("%d chunks could not be read at the origin %s, for instance: %s", chunks, url, why)
         self._origins.soon_from_thread()
         self._explain(segment, f"its origin: {why}")
 

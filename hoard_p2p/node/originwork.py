@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hoard_p2p.errors import ObjectChanged
 from hoard_p2p.fetch.segment import Segment, Wanted
-from hoard_p2p.ids import SnapshotId, chunk_id, is_origin_key
+from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key
 from hoard_p2p.interfaces import Gathering, ObjectRange
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.files import FileRead
@@ -264,6 +264,24 @@ class OneRange:
 
     def came(self, wanted: ObjectRange, data: memoryview) -> None:
         self.data = bytes(data)
+
+    def failed(self, wanted: ObjectRange, error: Exception) -> None:
+        self.error = error
+
+
+@dataclass(slots=True)
+class Look:
+    """A `Work`: a part of an object, of which only the hash is wanted."""
+
+    where: ObjectRange
+    found: ChunkId | None = None
+    error: Exception | None = None
+
+    def ranges(self) -> Sequence[ObjectRange]:
+        return [self.where]
+
+    def came(self, wanted: ObjectRange, data: memoryview) -> None:
+        self.found = chunk_id(data)
 
     def failed(self, wanted: ObjectRange, error: Exception) -> None:
         self.error = error

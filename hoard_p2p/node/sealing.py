@@ -13,12 +13,12 @@ from shutil import rmtree
 from typing import TYPE_CHECKING
 
 from hoard_p2p.errors import Refused, Unavailable
-from hoard_p2p.ids import SnapshotId, chunk_id, short
-from hoard_p2p.interfaces import ObjectRange
+from hoard_p2p.ids import SnapshotId, short
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.contents import Contents
 from hoard_p2p.node.ingest import make_scratch
 from hoard_p2p.node.joint import Joint
+from hoard_p2p.node.originwork import Look
 from hoard_p2p.node.showing import tell
 from hoard_p2p.node.spreading import Report
 from hoard_p2p.origin.files import FileRead, Piece, reads
@@ -93,15 +93,12 @@ def check_sample(node: "Node", opened: "OpenSnapshot", url: str, contents: Conte
     catalog = opened.catalog
     count = min(catalog.chunks, max(LEAST_SAMPLE, -(-catalog.chunks // SAMPLE_PART)))
     runs = sorted({catalog.canonical(run) for run in _draw.sample(range(catalog.chunks), count)})
-    origin = node.known_origins.opened(url)
-    for read in reads(catalog, runs):
-        version = catalog.version(catalog.find(read.path))
-        for piece in read.pieces:
-            buffer = bytearray(piece.length)
-            wanted = ObjectRange(read.path, read.size, version, piece.offset, piece.offset + piece.length)
-            origin.read(wanted, memoryview(buffer), lambda _: None)
-            if chunk_id(buffer) != contents.of(runs[piece.number]):
-                raise _wrong(node, opened, contents, read=read, piece=piece, run=runs[piece.number])
+    plan = [(read, piece) for read in reads(catalog, runs) for piece in read.pieces]
+    looks = [Look(read.range_of(piece)) for read, piece in plan]
+    node.origins.look(url, looks)
+    for (read, piece), look in zip(plan, looks, strict=True):
+        if look.found != contents.of(runs[piece.number]):
+            raise _wrong(node, opened, contents, read=read, piece=piece, run=runs[piece.number])
 
 
 def _wrong(

@@ -102,7 +102,9 @@ async def where(node: "Node", snapshot: SnapshotId, report: Report) -> dict[str,
     told[view.me] = await node.residency(snapshot)
     sizes = await node.blocking(sizes_of, opened.catalog)
     body = await node.blocking(where_body, spots_of(view.peers, told), sizes)
-    return {"snapshot": snapshot.hex(), "segments": opened.catalog.segments, **body}
+    record = node.names.snapshot(snapshot)
+    origin = "" if record is None else record.origin
+    return {"snapshot": snapshot.hex(), "segments": opened.catalog.segments, "origin": origin, **body}
 
 
 async def _asked(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 KEPT_TIMES = 64
 RATE_SECONDS = 10
+TOLD_AGAIN = 10.0
 
 
 class Reading(NamedTuple):
@@ -35,6 +36,7 @@ class Meter:
         self._read = self._good = self._errors = self._came = self._bypassed = 0
         self._seconds: dict[int, int] = {}
         self._last_error = ""
+        self._told = -TOLD_AGAIN
         self._first_bytes: deque[float] = deque(maxlen=KEPT_TIMES)
 
     def read(self, size: int) -> None:
@@ -61,10 +63,16 @@ class Meter:
         with self._lock:
             self._good += size
 
-    def failed(self, chunks: int, reason: str) -> None:
+    def failed(self, chunks: int, reason: str) -> bool:
+        """Whether that is news for a log: nothing was told there for `TOLD_AGAIN`."""
+        now = self._clock()
         with self._lock:
             self._errors += chunks
             self._last_error = reason
+            if now < self._told + TOLD_AGAIN:
+                return False
+            self._told = now
+            return True
 
     def first_byte(self, seconds: float) -> None:
         """So long a question took until its first byte."""

@@ -13,7 +13,7 @@ from time import gmtime, strftime
 from types import MappingProxyType
 from typing import TypeVar
 
-from hoard_p2p.errors import OriginFailed
+from hoard_p2p.errors import OriginBusy, OriginFailed
 from hoard_p2p.interfaces import Kind, Listed, ObjectRange
 from hoard_p2p.origin.httpanswer import Answer
 from hoard_p2p.origin.httppool import SILENT_SECONDS, Http
@@ -35,6 +35,10 @@ _TURNS = 4
 """Times that one question is asked: the region learned, a redirect, credentials renewed."""
 
 _PAGE_TRIES = 8
+_FIRST_TRIES = 4
+"""Times that a page is asked for while the server is not reached or fails; the first one less often, since nothing is
+lost then but for who waits. One that is busy is always given time."""
+
 PAGE_WAIT = 0.25
 
 T = TypeVar("T")
@@ -135,7 +139,8 @@ class S3Origin:
             try:
                 return self._ask("GET", None, _page_taken, name=self.url, query=quoted_query(told))
             except OriginFailed as error:
-                if not error.again or tried == _PAGE_TRIES:
+                most = _PAGE_TRIES if token or isinstance(error, OriginBusy) else _FIRST_TRIES
+                if not error.again or tried == most:
                     raise
             wait = self._patience * 2 ** (tried - 1)
             if self._closed.wait(wait * (0.5 + self._jitter.random())):

@@ -190,9 +190,22 @@ def test_an_object_that_changed_is_an_error_that_names_it(cluster: LocalCluster,
     for gone in ("dir/003", "shard-0"):
         with pytest.raises(OSError, match="Input/output error"):
             (point / gone).read_bytes()
-    assert (point / "dir" / "004").read_bytes() == data["p/dir/004"]
     log = node.log.read_text()
     assert "p/dir/003" in log and "changed" in log
+
+
+def test_an_object_that_changed_spoils_no_other(cluster: LocalCluster, store: S3Server) -> None:
+    data = objects()
+    client = store.bucket("spoilt", data)
+    (node,) = start(cluster, 1)
+    snapshot = cluster.hoard(node, "publish", store.url("spoilt/p"), "--lazy").split()[-1]
+    client.put_object(Bucket="spoilt", Key="p/dir/003", Body=b"x" * 40_003)
+    client.delete_object(Bucket="spoilt", Key="p/shard-0")
+    point, _ = cluster.mount(node, snapshot)
+    for gone in ("dir/003", "shard-0"):
+        with pytest.raises(OSError, match="Input/output error"):
+            (point / gone).read_bytes()
+    assert (point / "dir" / "004").read_bytes() == data["p/dir/004"]
 
 
 def test_objects_that_are_overwritten_meanwhile_are_one_version_or_refused(
@@ -305,6 +318,28 @@ def test_throttling_truncation_and_pages_of_html_cost_time_and_no_wrong_byte(clu
         url = f"s3://set/p?endpoint={server.endpoint}&style=path"
         snapshot = cluster.hoard(node, "publish", url, "--replicas", "1").split()[-1]
         assert nasty.wrong >= len(data)
+    point, _ = cluster.mount(node, snapshot)
+    assert same(point, data)
+
+
+def test_a_store_that_goes_on_refusing_every_third_question_is_published_and_sealed(cluster: LocalCluster) -> None:
+    data = {key: value for key, value in objects(large=1, small=40).items() if value}
+    draw, lock = Random(3), Lock()
+
+    def script(asked: Asked) -> Said:
+        path, _, query = asked.target.partition("?")
+        with lock:
+            if draw.random() < 1 / 3:
+                return an_error(503, "SlowDown", Message="Please reduce your request rate.")
+        if "list-type=2" in query:
+            return a_page({quote(key): value for key, value in data.items()})
+        return a_part(data[unquote(path).split("/", 2)[2]], asked)
+
+    with odd_server(script) as server:
+        (node,) = start(cluster, 1)
+        snapshot = cluster.hoard(
+            node, "publish", f"s3://set/p?endpoint={server.endpoint}&style=path", "--replicas", "1"
+        ).split()[-1]
     point, _ = cluster.mount(node, snapshot)
     assert same(point, data)
 

@@ -70,9 +70,7 @@ def read_message(connection: socket.socket) -> bytes:
         data += more
     head = data.partition(b"\r\n\r\n")[0]
     if b"transfer-encoding: chunked" in head.lower():
-        while not data.endswith(b"0\r\n\r\n"):
-            data += connection.recv(65536)
-        return data
+        return _whole_chunked(connection, data, len(head) + 4)
     length = int((head.lower() + b"\r\n").partition(b"content-length: ")[2].split(b"\r\n")[0] or b"0")
     while len(data) < len(head) + 4 + length:
         more = connection.recv(65536)
@@ -80,6 +78,22 @@ def read_message(connection: socket.socket) -> bytes:
             return b""
         data += more
     return data
+
+
+def _whole_chunked(connection: socket.socket, data: bytes, at: int) -> bytes:
+    """All HTTP chunks of a body that begins at `at`: one of size 0 is the last. Empty at the end."""
+    while True:
+        end = data.find(b"\r\n", at)
+        size = -1 if end < 0 else int(data[at:end], 16)
+        if size >= 0 and len(data) >= (after := end + 2 + size + 2):
+            if size == 0:
+                return data
+            at = after
+            continue
+        more = connection.recv(65536)
+        if not more:
+            return b""
+        data += more
 
 
 @contextmanager

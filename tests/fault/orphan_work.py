@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,18 +31,21 @@ BEHIND = 1 << 20
 
 
 class SocketBroker:
-    """SlabBroker at the other end of a socket."""
+    """SlabBroker at the other end of a socket. Thread-safe: a writer makes slabs in one thread, commits in another."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._lock = threading.Lock()
         self.slabs: list[SlabHandle] = []
         """With descriptors of our own."""
         self.committed: list[Extent] = []
+        """What is committed, or was asked to be."""
 
     def _call(self, op: str, *args: object) -> tuple[Any, list[int]]:
         try:
-            self._sock.send(json.dumps([op, *args]).encode())
-            raw, fds, _, _ = socket.recv_fds(self._sock, MESSAGE, 2)
+            with self._lock:
+                self._sock.send(json.dumps([op, *args]).encode())
+                raw, fds, _, _ = socket.recv_fds(self._sock, MESSAGE, 2)
         except OSError as error:
             raise NoNode(f"the node is gone: {error}") from error
         if not raw:
@@ -57,8 +61,8 @@ class SocketBroker:
         return self.new_slab(SlabKind.FILE, size)
 
     def commit(self, extents: Sequence[Extent], known: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self.committed += extents  # before the answer: it may be lost when all is done
         self._call("commit", [[*extent[:3], extent.chunk_id.hex()] for extent in extents])
-        self.committed += extents
 
     def complete_file(self, file_key: bytes, slab: int, complete: bool) -> None:
         self._call("complete_file", file_key.hex(), slab, complete)

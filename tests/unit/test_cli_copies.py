@@ -30,6 +30,11 @@ WHERE: Body = {
 }
 
 
+def test_where_says_which_origin_has_what_no_node_has(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["where", "ababab"], FakeNode(where={**WHERE, "origin": "s3://bucket/set/"}).doors())
+    assert "on no node that answers, and are read at s3://bucket/set/ when" in capsys.readouterr().out
+
+
 def test_where_lists_nodes_and_racks_and_what_is_on_none(capsys: pytest.CaptureFixture[str]) -> None:
     node = FakeNode(where=WHERE)
     assert run(["where", "ababab"], node.doors()) == 0

@@ -57,6 +57,14 @@ def test_the_exit_status_says_what_became_of_it(answer: Body, status: int, capsy
     assert ("no credentials" in capsys.readouterr().err) is (status == 5)
 
 
+def test_of_an_origin_that_is_not_reached_only_what_is_known_is_told() -> None:
+    text = check_text({**GOOD, "reachable": False, "allowed": False, "entries": 0, "credentials": ""})
+    assert text.splitlines() == [
+        "origin:                           s3://bucket/set/",
+        "reachable:                        no",
+    ]
+
+
 def test_without_a_node_nothing_is_checked() -> None:
     assert run(["origin", "check", "s3://bucket/set"], FakeNode(origin_check=NoNode("none")).doors()) == 4
 

@@ -67,7 +67,7 @@ def test_the_node_gets_an_open_directory_and_the_options(tmp_path: Path) -> None
     ("read", "unchanged", "told"),
     [
         (3, 0, "already known\n"),
-        (1, 2, "already known; 1 files read, 2 unchanged\n"),
+        (1, 2, "already known; 1 file read, 2 unchanged\n"),
         (0, 3, "already known; nothing changed, no file was read\n"),
     ],
 )
@@ -78,6 +78,15 @@ def test_the_summary_says_how_much_was_read(
     assert run(["publish", str(tmp_path), "--rehash"], node.doors()) == 0
     assert capsys.readouterr().err.endswith(told)
     assert node.asked[0][1]["rehash"] is True
+
+
+@pytest.mark.parametrize(("readers", "told"), [(1, True), (3, False)])
+def test_nodes_that_could_not_read_the_origin_are_counted(
+    capsys: pytest.CaptureFixture[str], readers: int, *, told: bool
+) -> None:
+    node = FakeNode(publish={**RESULT, "read": 1, "readers": readers, "nodes": 3})
+    assert run(["publish", "s3://bucket/set"], node.doors()) == 0
+    assert ("1 of 3 nodes could read the origin" in capsys.readouterr().err) is told
 
 
 def test_the_directory_is_closed_afterwards_also_after_a_failure(tmp_path: Path) -> None:

@@ -16,6 +16,14 @@ def test_other_urls_are_origins(source: str) -> None:
     assert source_path(source) is None
 
 
+@pytest.mark.parametrize(
+    ("source", "meant"), [("s3:/bucket/set", "s3://bucket/set"), ("S3:bucket/set", "s3://bucket/set")]
+)
+def test_what_is_nearly_a_url_is_no_path(source: str, meant: str) -> None:
+    with pytest.raises(BadRequest, match=f"write {meant}"):
+        source_path(source)
+
+
 def test_endpoint_and_region_come_from_the_environment_and_credentials_do_not() -> None:
     environ = {
         "AWS_ENDPOINT_URL": "http://minio:9000/",

@@ -1,17 +1,21 @@
 """The two lanes of a flight: fills along the chain, readers past it, and the origin read by one node."""
 
 import asyncio
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from hoard_p2p.errors import ChunkUnavailable
 from hoard_p2p.fetch.fetcher import Fetcher
+from hoard_p2p.fetch.flight import Flight
+from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.fetch.sources import Course
 from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import AskMode
-from hoard_p2p.peer import ClusterView
-from hoard_p2p.testing.network import a_peer
+from hoard_p2p.peer import ClusterView, NodeId, Peer
+from hoard_p2p.testing.network import Deliver, MemoryPeers, a_peer
 from hoard_p2p.transfer.service import FeedEnd
 from tests.unit.fetch_cluster import (
     ALL,
@@ -370,3 +374,67 @@ def test_the_origin_s_reader_asks_no_gateway_which_would_ask_it() -> None:
 
     cluster.run(scenario)
     assert asked(cluster) == []
+
+
+class HalfOfIt(MemoryOrigin):
+    """An origin that lacks a chunk, and tells when a reader was told so."""
+
+    def __init__(self, *order: Peer, data: dict[ChunkId, bytes]) -> None:
+        super().__init__(*order, data=data)
+        self.refused = threading.Event()
+
+    def read(
+        self, segment: Segment, wanted: Sequence[Wanted], deliver: Callable[[int, memoryview], None], *, urgent: bool
+    ) -> list[int]:
+        absent = super().read(segment, wanted, deliver, urgent=urgent)
+        if absent and urgent:
+            self.refused.set()
+        return absent
+
+
+class SlowToFill(MemoryPeers):
+    """A peer that takes its time until `go_on` with questions for several chunks, as a fill has them."""
+
+    def __init__(self, holdings: dict[NodeId, dict[ChunkId, bytes]], slow: NodeId, go_on: threading.Event) -> None:
+        super().__init__(holdings)
+        self.slow, self.go_on = slow, go_on
+
+    def fetch(
+        self, peer: Peer, wanted: Sequence[tuple[ChunkId, int]], deliver: Deliver, *, timeout: float
+    ) -> list[int]:
+        if peer.node_id == self.slow and len(wanted) > 1:
+            assert self.go_on.wait(10)
+        return super().fetch(peer, wanted, deliver, timeout=timeout)
+
+
+def test_a_chunk_that_the_origin_lacks_keeps_the_fill_from_nothing_else() -> None:
+    cluster = a_cluster(nowhere())
+    lacks = CHUNKS[3].chunk_id
+    cluster.origins = origin = HalfOfIt(ME, data={name: data for name, data in ALL.items() if name != lacks})
+    cluster.network = SlowToFill(cluster.network.holdings, cluster.order()[1], origin.refused)
+    cluster.segments = cluster.network
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable):
+            await fetcher.chunk(SEGMENT, CHUNKS[3], timeout=10)
+        for chunk in (*CHUNKS[:3], *CHUNKS[4:]):
+            assert (await fetcher.chunk(SEGMENT, chunk, timeout=5)).place is not None
+
+    cluster.run(scenario)
+    assert len(origin.reads) == len(CHUNKS) - 1
+
+
+def test_what_the_fill_asked_nobody_for_is_not_taken_for_lost() -> None:
+    lacks = CHUNKS[3].chunk_id
+    flight = Flight(SEGMENT, None, lambda: 100.0)
+    flight.begin(CHUNKS)
+    flight.fills = True
+    flight.fill_begins()
+    flight.fill.thorough = True
+    flight.fill.lacking.add(lacks)
+    flight.fill.asked()
+    flight.fill_ended()
+    assert flight.nowhere() == [lacks]
+    flight.fill_begins()
+    flight.fill_ended(over=False)
+    assert flight.nowhere() == []

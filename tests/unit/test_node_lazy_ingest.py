@@ -1,6 +1,9 @@
 """The process that lists an origin, run by a real node over a real directory."""
 
 import os
+import socket
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,9 +13,11 @@ from hoard_p2p.catalog import root as roots
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError, OriginFailed, Refused
+from hoard_p2p.node import framing
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.ingest import SCRATCH, Ingested
 from hoard_p2p.node.lazy_ingest import list_lazily
+from hoard_p2p.storage.claims import Claims
 from tests.unit.node_cluster import run, running
 
 Body = dict[str, Json]
@@ -122,3 +127,16 @@ def test_an_origin_that_is_not_there_and_one_with_impossible_names_fail_with_the
                 await listed(node, deep)
 
     run(main)
+
+
+def test_a_process_whose_node_is_gone_ends_without_a_word(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, ExitStack() as held:
+        claims = Claims()
+        held.callback(claims.close)
+        framing.send(ours, {"origin": f"dir:{a_tree(tmp_path / 'set')}"})
+        ours.close()
+        fds = (claims.fd, theirs.fileno())
+        command = (sys.executable, "-m", "hoard_p2p.node.lazy_main", str(tmp_path), str(tmp_path), *map(str, fds))
+        ended = subprocess.run(command, pass_fds=fds, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
