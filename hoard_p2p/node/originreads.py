@@ -185,9 +185,10 @@ class OriginReads:
         """See `OriginLane`."""
         try:
             url, origin, plan = self._plan(segment, wanted)
-        except Unavailable:
+        except Unavailable as error:
             given = self._recover(segment, wanted, range(len(wanted)), deliver)
             if not given:
+                self._explain(segment, f"its origin: {error}")
                 raise
             return sorted(set(range(len(wanted))) - given)
         with self._underway.reading((segment.snapshot, segment.number)):
