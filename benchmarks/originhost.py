@@ -4,13 +4,14 @@ import argparse
 import filecmp
 import os
 import random
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.figures import SMALL_FILE, evict
+from benchmarks.figures import SMALL_FILE
 from benchmarks.links import Links, Machine
 from benchmarks.readers import BUFFER, Done, Prepare, Run, at_once, whole_files
 from benchmarks.s3server import S3Server
@@ -146,5 +147,19 @@ def compared(data: Data, point: Path) -> None:
 def forget(*roots: Path) -> None:
     """Put on the disk and out of the page cache what lies below, files of stores and of mounts alike."""
     os.sync()
-    for root in roots:
-        evict(root)
+    for path in (path for root in roots for path in root.rglob("*")):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) if _is_file(path) else -1
+        except FileNotFoundError:  # a node at work makes and removes files of its own
+            continue
+        if fd >= 0:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def _is_file(path: Path) -> bool:
+    """Nodes have sockets beside their files, and names without one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False

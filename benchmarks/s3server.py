@@ -87,18 +87,19 @@ def served(at: Machine, directory: Path) -> Iterator[S3Server]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     try:
         server = S3Server(at)
-        _wait(server, process)
+        _wait(server, process, directory / "log")
         yield server
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
 
-def _wait(server: S3Server, process: "subprocess.Popen[bytes]") -> None:
+def _wait(server: S3Server, process: "subprocess.Popen[bytes]", log: Path) -> None:
     end = time.monotonic() + START_SECONDS
     while True:
         if process.poll() is not None:
-            raise RuntimeError(f"SeaweedFS ended with status {process.returncode}")
+            told = [line for line in log.read_text(errors="replace").splitlines() if not line.startswith("I")]
+            raise RuntimeError(f"SeaweedFS ended with status {process.returncode}: {' / '.join(told[-3:])}")
         try:
             client(server.at, {"do": "bucket", "endpoint": server.inside})
         except RuntimeError:

@@ -342,6 +342,11 @@ class ObjectRange(NamedTuple):
     stop: int
 
 
+class Punctual:
+    """Base of an `Origin` whose `read` ends by itself: whatever its server does, after some 20 seconds without a byte,
+    and at once when it is closed. So who waits for the bytes may read them in its own thread."""
+
+
 class Origin(Protocol):
     """Where a data set comes from: objects with versions. Blocking, for use from threads; safe from several.
 

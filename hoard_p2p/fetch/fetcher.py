@@ -91,7 +91,7 @@ class Fetcher:
         self._sources = sources
         self._outlook = outlook
         self._demand, self._fill = Lane(executor), Lane(fillers)
-        origins = origins or NoOrigin()
+        self._origins = origins = origins or NoOrigin()
         self._questions = Questions(
             keeper=keeper,
             peers=peers,
@@ -330,6 +330,7 @@ class Fetcher:
                 await flight.stirred(MOMENT)
                 continue
             over = await self._rounds.demand(flight)
+            self._lose_changed(flight)
             if flight.filling:  # it may bring what the others lack; who did not answer may do so before it is over
                 await flight.pause(pause, lambda: not flight.filling)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -343,6 +344,13 @@ class Fetcher:
                 return
             await flight.pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _lose_changed(self, flight: Flight) -> None:
+        """No other round is needed for what was seen to have changed in this one."""
+        for chunk in flight.asked_for():
+            why = self._origins.changed(flight.segment, chunk)
+            if why:
+                flight.lose(chunk.chunk_id, why)
 
     def _give_up(self, key: _Key, flight: Flight) -> None:
         """Everybody answered, and nobody has what is asked for."""

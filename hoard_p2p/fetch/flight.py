@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from hoard_p2p.errors import ChunkUnavailable
 from hoard_p2p.fetch.following import Following
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
-from hoard_p2p.ids import ChunkId
+from hoard_p2p.ids import ChunkId, short
 from hoard_p2p.interfaces import Place
 from hoard_p2p.peer import NodeId, Peer
 
 NAMED = 8
 """Peers that an error names, each with its reason; of more it tells the number."""
 
-REASON = 100
+REASON = 240
 """Characters of one peer's reason."""
 
 PROGRESS_SECONDS = 0.25
@@ -234,6 +234,10 @@ class Flight:
         due = {chunk.chunk_id for chunk in self.due()}
         return [chunk_id for chunk_id in self.missing if chunk_id in due or chunk_id in sought]
 
+    def asked_for(self) -> list[Wanted]:
+        """What this round was about and is missing yet."""
+        return [chunk for chunk_id in self._round & self.waited() if (chunk := self.missing.get(chunk_id)) is not None]
+
     def late(self) -> bool:
         """Whether somebody waits for a chunk that this round was not about from its beginning."""
         return not self.waited() <= self._round
@@ -325,6 +329,16 @@ class Flight:
             self.fill.sought.clear()
         self.filling = False
         self.fill_over.set()
+        self._stir.set()
+
+    def lose(self, chunk_id: ChunkId, why: str) -> None:
+        """Whoever waits for this chunk is told that it is in vain; it can be had from nobody."""
+        for future in self._waiting.pop(chunk_id, ()):
+            if not future.done():
+                future.set_exception(ChunkUnavailable(f"chunk {short(chunk_id)} cannot be had: {why}"))
+        for following in self._followers:
+            if following.waits:
+                following.lose(chunk_id, why)
         self._stir.set()
 
     def fail(self, message: Callable[[ChunkId], str]) -> None:

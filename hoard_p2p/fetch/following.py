@@ -33,6 +33,12 @@ class Following:
             self._arrived.append(Arrived(chunk_id, landed))
             self._news.set()
 
+    def lose(self, chunk_id: ChunkId, why: str) -> None:
+        """This one does not land; the others may."""
+        if self.outstanding.pop(chunk_id, None) is not None and not self.outstanding:
+            self.reason = self.reason or why
+            self._news.set()
+
     def end(self, message: Callable[[ChunkId], str]) -> None:
         """Nothing more lands."""
         if self.outstanding and not self.reason:

@@ -39,6 +39,11 @@ class OriginLane(Protocol):
         """Why chunks of the segment could not be read here the last time, for people; names the file."""
         ...
 
+    def changed(self, segment: Segment, chunk: Wanted) -> str:
+        """Why the chunk cannot come from any origin, as was just seen: the object is another one now. Names it. Empty:
+        it may come."""
+        ...
+
     def received(self, snapshot: SnapshotId, size: int) -> None:
         """From any thread: that many bytes of a snapshot came here, from wherever."""
         ...
@@ -76,6 +81,9 @@ class NoOrigin:
         raise Unavailable("no origin is readable on this node")
 
     def why(self, segment: Segment) -> str:
+        return ""
+
+    def changed(self, segment: Segment, chunk: Wanted) -> str:
         return ""
 
     def received(self, snapshot: SnapshotId, size: int) -> None:

@@ -375,9 +375,9 @@ class Node:
         """Blocking: end threads and writers. The store is its opener's."""
         self.retention.close()
         self.bulk.close()
-        self.ranged.close()
+        self.known_origins.close()  # first: what is being read ends
         self.origins.close()
-        self.known_origins.close()
+        self.ranged.close()
         for pool in (self.fetchers, self.fillers, self.executor):
             pool.shutdown(wait=True, cancel_futures=True)
         self.writer.close()

@@ -7,11 +7,12 @@ Two that do so make the same snapshot.
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hoard_p2p.catalog.root import decode as decode_root
-from hoard_p2p.errors import Corrupt, HoardError, Unavailable
+from hoard_p2p.errors import Corrupt, HoardError, ObjectChanged, Unavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, short
 from hoard_p2p.interfaces import Residency
 from hoard_p2p.node.catalogs import OpenSnapshot
@@ -38,17 +39,20 @@ ASKED_PEERS = 64
 
 @dataclass(slots=True)
 class _Look:
-    """The last look at a snapshot. `version`: of what is held here; `due`: when to look again whatever that is."""
+    """The last look at a snapshot. `version`: of what is held here; `due`: when to look again whatever that is;
+    `tries`: to seal it, that may go better later."""
 
     version: int = -1
     due: float = 0.0
+    tries: int = 0
 
 
 class AutoSealing:
     """For the event loop."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: "Node", clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
+        self._clock = clock
         self._looks: dict[SnapshotId, _Look] = {}
         self._lazy: dict[SnapshotId, bool] = {}
 
@@ -83,7 +87,7 @@ class AutoSealing:
         return self._lazy[record.id]
 
     async def _look_at(self, record: SnapshotRecord) -> None:
-        node, now = self._node, time.monotonic()
+        node, now = self._node, self._clock()
         look = self._looks.setdefault(record.id, _Look())
         opened = node.catalogs.peek(record.id) or await node.open_local(record.id)
         if opened is None or not node.known_origins.is_open(record.origin):
@@ -100,11 +104,14 @@ class AutoSealing:
             return
         try:
             await self._seal(opened, record)
-        except Unavailable as error:
-            log.info("snapshot %s is not sealed yet: %s", short(record.id), error)
         except HoardError as error:
-            look.due, look.version = now + REFUSED_AGAIN, here.version
-            log.warning("snapshot %s is not sealed: %s", short(record.id), error)
+            if isinstance(error, Unavailable) and not isinstance(error, ObjectChanged):
+                look.tries += 1  # each reads some of the origin again
+                look.due = now + min(REFUSED_AGAIN, LOOK_AGAIN * 2 ** min(look.tries, 8))
+                log.info("snapshot %s is not sealed yet: %s", short(record.id), error)
+            else:
+                look.due = now + REFUSED_AGAIN
+                log.warning("snapshot %s is not sealed: %s", short(record.id), error)
 
     def _is_mine(self, record: SnapshotRecord, having: set[NodeId]) -> bool:
         """Whether this node is the one to seal it, of those that have its catalog and may read its origin."""

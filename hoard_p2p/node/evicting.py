@@ -206,7 +206,11 @@ class Evictions:
         if stays:
             outcome.kept.append(self._why_kept(record, stays, stayed))
         if shared:
-            twin = "; the lazy one that it was sealed from goes an hour after its last use" if record.origin else ""
+            twin = (
+                "; the lazy one that it was sealed from goes by itself, an hour after its last use"
+                if record.origin
+                else ""
+            )
             outcome.kept.append(
                 f"{size_text(shared)} of {short(record.id)} stay: other snapshots that are known here have them, too "
                 f"(hoard ls{twin})"

@@ -239,7 +239,7 @@ class Fills:
     def _why(self, segment: Segment, missing: int) -> str:
         if self._node.writer.full:
             return "there is no room for them here"
-        tried = self._node.fetcher.last_tried(segment)
+        tried = self._node.fetcher.last_tried(segment) or self._node.origins.why(segment)
         return f"{missing} chunks of segment {segment.number} are nowhere" + (f" ({tried})" if tried else "")
 
     def near(self, snapshot: SnapshotId, segment: int) -> None:

@@ -5,7 +5,6 @@ The same as handing over what this node has (`node.spreading`), but that this no
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -26,8 +25,6 @@ from hoard_p2p.transfer.wire import AdoptRequest
 if TYPE_CHECKING:
     from hoard_p2p.node.app import Node
     from hoard_p2p.node.catalogs import OpenSnapshot
-
-log = logging.getLogger(__name__)
 
 LANES = 2
 """Questions to a home at a time: while one is being made durable there, the other one reads."""
@@ -142,8 +139,11 @@ class Joint:
         """Whether objects of these segments, which could not be had, are not as they were listed."""
         if self._origin and segments and self._changed is None:
             node, opened = self._node, self._opened
-            found = await in_executor(node.fetchers, changed_object, node, opened, self._origin, segments)
-            self._changed = self._changed or found
+            found = await in_executor(node.fetchers, why_not, node, opened, self._origin, segments)
+            if isinstance(found, ObjectChanged):
+                self._changed = self._changed or found
+            elif found is not None:
+                self._why.append(str(found))
         return self._changed is not None
 
     # --- telling
@@ -178,17 +178,15 @@ class Joint:
         return await node.blocking(lambda: sum(size for at, size in enumerate(sizes) if bits >> at & 1))
 
 
-def changed_object(node: "Node", opened: "OpenSnapshot", origin: str, segments: Sequence[int]) -> ObjectChanged | None:
-    """Blocking. The first object of some of these segments that is found to be another one than was listed; None if
-    none is, or if that cannot be seen."""
+def why_not(node: "Node", opened: "OpenSnapshot", origin: str, segments: Sequence[int]) -> HoardError | None:
+    """Blocking. Why objects of some of these segments cannot be read here: ObjectChanged, if one is another than was
+    listed; None if they can be."""
     try:
         runs = [run for segment in segments[:LOOKED_AT] for run, _, _ in opened.catalog.segment_chunks(segment)]
         firsts = [read.range_of(read.pieces[0]) for read in reads(opened.catalog, runs)]
         node.origins.look(origin, [Look(where._replace(stop=where.start + 1)) for where in firsts])
-    except ObjectChanged as error:
-        return error
     except HoardError as error:
-        log.info("objects of %s cannot be looked at: %s", origin, error)
+        return error
     return None
 
 

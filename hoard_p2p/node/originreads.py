@@ -19,18 +19,21 @@ from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId
 from hoard_p2p.interfaces import Gathering, ObjectRange, Origin
 from hoard_p2p.node.blocking import in_executor
+from hoard_p2p.node.changed import Changed, without
 from hoard_p2p.node.lastresort import MOST_SEARCHED, Named, recover
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.originwork import Deliver, Look, OneRange, PartsHere, Reading, WholePieces, works_of
+from hoard_p2p.node.spotcheck import some, unchanged
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.budget import Budget, Late
 from hoard_p2p.origin.files import FileRead, reads
 from hoard_p2p.origin.limit import part
 from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.readers import reader_set, readers
-from hoard_p2p.origin.streams import Allowance, Streams, Work
+from hoard_p2p.origin.streams import Allowance, Streams
 from hoard_p2p.origin.throttle import share
+from hoard_p2p.origin.work import Work
 from hoard_p2p.peer import ClusterView, NodeId, OriginId, Peer, origin_id
 from hoard_p2p.printing import printable
 from hoard_p2p.transfer.wire_life import Handed
@@ -46,8 +49,6 @@ PARTS_SECONDS = 60.0
 """For what other readings of this node have begun to read of a piece."""
 
 KEPT_BUDGETS = KEPT_REASONS = 256
-LOOKED_AT = 16
-"""Files that are looked at before copies are dropped because their origin has them."""
 
 
 class _Members(NamedTuple):
@@ -91,6 +92,7 @@ class OriginReads:
         self._pool = ThreadPoolExecutor(LOOK_THREADS, "origin-look")
         self._reads = Streams(self._allowance, origins.meter)
         self._underway = Underway()
+        self._changed = Changed(clock)
         self.parts: PartsHere = WholePieces()
         """Which ranges of unfinished pieces are here; set it before anything is read."""
         self.catalog_here: Callable[[SnapshotId], Catalog | None] = lambda _: None
@@ -173,9 +175,7 @@ class OriginReads:
         origin = self._origins.opened(url)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                return await in_executor(
-                    self._pool, lambda: _unchanged(origin, reads(catalog, _some(catalog, segments)))
-                )
+                return await in_executor(self._pool, lambda: unchanged(origin, reads(catalog, some(catalog, segments))))
         except (TimeoutError, CatalogCorrupt):
             return False
 
@@ -192,8 +192,11 @@ class OriginReads:
                 raise
             return sorted(set(range(len(wanted))) - given)
         with self._underway.reading((segment.snapshot, segment.number)):
-            reading = Reading(segment, wanted, deliver, self.parts, self._underway)
-            self._carry_out(url, origin, works_of(plan, reading, self._reads.seen(url)[0]), reading, urgent)
+            reading = Reading(segment, wanted, deliver, self.parts, self._underway, self._changed.note)
+            gone = self._changed.among(segment, wanted)
+            works = works_of(without(plan, gone), reading, self._reads.seen(url)[0])
+            self._carry_out(url, origin, works, reading, urgent)
+            reading.known(gone)
         if not reading.failed:
             self._explain(segment, "")
         else:
@@ -252,12 +255,16 @@ class OriginReads:
     def read_range(self, segment: Segment, chunk: Wanted, start: int, stop: int) -> bytes:
         """Blocking: bytes `start` to `stop` of a piece of a lazy snapshot, from the origin, before anything that nobody
         waits for. Raises Unavailable."""
+        known = self._changed.of(segment, chunk)
+        if known is not None:
+            raise known
         url, origin, (file,) = self._plan(segment, [chunk])
         whole = file.range_of(file.pieces[0])
         span = whole._replace(start=whole.start + start, stop=whole.start + stop)
         try:
             return self._fetch_range(origin, span)
         except ObjectChanged as error:
+            self._changed.note(segment, chunk, error)
             self._note(segment, url, 1, error)
             raise
         except Unavailable as error:
@@ -334,7 +341,12 @@ class OriginReads:
     def why(self, segment: Segment) -> str:
         """See `OriginLane`."""
         with self._lock:
-            return self._why.get((segment.snapshot, segment.number), "")
+            known = self._why.get((segment.snapshot, segment.number))
+        return known or self._origins.why_not(self._url(segment.snapshot))
+
+    def changed(self, segment: Segment, chunk: Wanted) -> str:
+        """See `OriginLane`."""
+        return str(self._changed.of(segment, chunk) or "")
 
     # --- past a reader
 
@@ -383,23 +395,3 @@ class OriginReads:
     def silent(self, reader: Peer) -> None:
         """See `OriginLane`."""
         self._late.was_late(reader.node_id, self._clock())
-
-
-def _some(catalog: Catalog, segments: Sequence[int]) -> list[int]:
-    """About `LOOKED_AT` of the runs of these segments, spread evenly."""
-    chosen = segments[:: -(-len(segments) // LOOKED_AT)]
-    each = LOOKED_AT // len(chosen)
-    ranges = [catalog.segment_runs(number) for number in chosen]
-    return [run for runs in ranges for run in runs[:: -(-len(runs) // each)]]
-
-
-def _unchanged(origin: Origin, plan: Sequence[FileRead]) -> bool:
-    """Blocking. Whether these objects are there as they were, as far as reading a byte of each tells."""
-    into = memoryview(bytearray(1))
-    for file in plan:
-        try:
-            where = file.range_of(file.pieces[0])
-            origin.read(where._replace(stop=where.start + 1), into, lambda _: None)
-        except Unavailable:
-            return False
-    return True

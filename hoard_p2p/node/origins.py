@@ -257,6 +257,11 @@ class Origins:
             raise Unavailable(why)
         return origin.opened
 
+    def why_not(self, url: str) -> str:
+        """Why it is not read here now; empty if it is, or if nobody looked yet. For any thread."""
+        origin = self._known.get(url)
+        return origin.why if origin is not None and origin.opened is None else ""
+
     def meter(self, url: str) -> Meter:
         """What was read from it since this node started, however often it was away. For any thread."""
         return self._meters.setdefault(url, Meter())

@@ -3,7 +3,7 @@ origin vouches for by their version (I1). `origin.streams` carries it out; here 
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from hoard_p2p.interfaces import Gathering, ObjectRange
 from hoard_p2p.node.underway import Underway
 from hoard_p2p.origin.files import FileRead
 from hoard_p2p.origin.spans import at_once, grouped, joined
-from hoard_p2p.origin.streams import Work
+from hoard_p2p.origin.work import Work
 from hoard_p2p.printing import printable
 
 PARTED = 1 << 20
@@ -68,6 +68,8 @@ class Reading:
     deliver: Deliver
     parts: PartsHere
     underway: Underway
+    note: Callable[[Segment, Wanted, Exception], None] = lambda _segment, _chunk, _error: None
+    """Told of each chunk that could not be read, at once."""
     failed: set[int] = field(default_factory=set)
     elsewhere: set[int] = field(default_factory=set)
     """Numbers of large pieces of which others read a part."""
@@ -125,10 +127,18 @@ class Reading:
             self.good += size
 
     def fail(self, numbers: Sequence[int], error: Exception) -> None:
+        for number in numbers:
+            self.note(self.segment, self.wanted[number], error)
         with self.lock:
             if not self.left:
                 self.failed.update(numbers)
                 self.error = self.error or error
+
+    def known(self, errors: Mapping[int, Exception]) -> None:
+        """Chunks that were not read, since it is known why that would be in vain."""
+        with self.lock:
+            self.failed.update(errors)
+            self.error = self.error or next(iter(errors.values()), None)
 
     def leave(self) -> None:
         """Nobody waits any more: what was claimed and did not come is lost."""

@@ -12,13 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hoard_p2p.errors import HoardError, ObjectChanged, OriginBusy, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import ObjectRange, Origin
+from hoard_p2p.interfaces import ObjectRange, Origin, Punctual
 from hoard_p2p.origin.limit import Limit
 from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.throttle import Throttle, backoff, for_fill
+from hoard_p2p.origin.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ MOST_LOST = 16
 
 STALL_SECONDS = 20.0
 """Without a byte; then the origin counts as away."""
+
+_STALLED = f"sent nothing for {STALL_SECONDS:.0f} s"
 
 MOST_TRIES = 5
 BUSY_SECONDS = 30.0
@@ -48,23 +51,6 @@ class Allowance(NamedTuple):
 
     streams: int
     rate: float = 0.0
-
-
-class Work(Protocol):
-    """What one stream reads. Called in a thread of the engine, one at a time for each work; maybe also after the `read`
-    that it belongs to was given up: the work minds that itself."""
-
-    def ranges(self) -> Sequence[ObjectRange]:
-        """Its turn has come: what to read, each in one go; nothing, if that is not needed any more."""
-        ...
-
-    def came(self, wanted: ObjectRange, data: memoryview) -> None:
-        """The bytes of one of the ranges, reused after return. What it raises ends the `read`."""
-        ...
-
-    def failed(self, wanted: ObjectRange, error: Exception) -> None:
-        """One of the ranges cannot be read."""
-        ...
 
 
 class _LeftBehind(Exception):
@@ -97,6 +83,12 @@ class _Job:
     moved: float = 0.0
     again: bool = False
     lost: bool = False
+
+    def begin(self, now: float) -> None:
+        """It takes a stream, the engine's lock held."""
+        self.source.running += 1
+        self.batch.running.add(self)
+        self.moved, self.began = now, self.began or now
 
 
 @dataclass(slots=True, eq=False)
@@ -178,8 +170,10 @@ class Streams:
         """Until all ranges of all works came or failed. Raises OriginFailed if the origin cannot be read at all now;
         what came stays good, and of some works nothing is heard."""
         batch, source = _Batch(origin, len(works)), self._allowed(origin.url)
-        self._offer([_Job(work, batch, source, urgent) for work in works])
+        jobs = [_Job(work, batch, source, urgent) for work in works]
         try:
+            if not (urgent and len(jobs) == 1 and isinstance(origin, Punctual) and self._read_here(jobs[0])):
+                self._offer(jobs)
             while batch.open and batch.error is None:
                 batch.stirred.wait(self._tend(batch, origin.url))
                 batch.stirred.clear()
@@ -189,10 +183,9 @@ class Streams:
             raise batch.error
 
     def _source(self, url: str) -> _Source:
-        found = self._sources.get(url)
-        if found is None:
-            found = self._sources[url] = _Source(self._meter(url))
-        return found
+        if url not in self._sources:
+            self._sources[url] = _Source(self._meter(url))
+        return self._sources[url]
 
     # --- in the thread of who reads
 
@@ -202,6 +195,24 @@ class Streams:
             source = self._source(url)
             source.throttle.most, source.limit.rate = allowance.streams, allowance.rate
             return source
+
+    def _read_here(self, job: _Job) -> bool:
+        """In this thread: handing it over and waking up take as long as reading 100 KB. False if no stream is free."""
+        source, now = job.source, self._clock()
+        with self._lock:
+            source.readers_at = now
+            if self._closed or source.urgent or source.running >= source.throttle.allowed(now):
+                return False
+            job.begin(now)
+        try:
+            self._carry_out(job)
+            if job.again and self._clock() - job.moved >= STALL_SECONDS:
+                job.batch.error = OriginFailed(f"the origin {job.batch.origin.url} {_STALLED}")
+        finally:
+            self._finished(job)
+            with self._lock:
+                self._call(source.free(self._clock()))
+        return True
 
     def _tend(self, batch: _Batch, url: str) -> float:
         """Try again what is due, give up what hangs. Seconds until that is to be done again."""
@@ -216,7 +227,7 @@ class Streams:
                 self._ended(job)
             if hanging:
                 source.throttle.busy(now)
-                batch.error = OriginFailed(f"the origin {url} sent nothing for {STALL_SECONDS:.0f} s")
+                batch.error = OriginFailed(f"the origin {url} {_STALLED}")
             elif self._closed or source.lost >= MOST_LOST:
                 batch.error = OriginFailed(f"the origin {url} is not read now: it does not answer")
             self._call(source.free(now))
@@ -273,10 +284,7 @@ class Streams:
         for source in self._sources.values():
             job = source.take(now)
             if job is not None:
-                source.running += 1
-                job.batch.running.add(job)
-                job.moved = now
-                job.began = job.began or now
+                job.begin(now)
                 if self._idle > 1 and (source.urgent or source.fill):
                     self._changed.notify()
                 return job

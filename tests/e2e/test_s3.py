@@ -344,6 +344,29 @@ def test_a_store_that_goes_on_refusing_every_third_question_is_published_and_sea
     assert same(point, data)
 
 
+def test_who_warms_or_seals_what_may_not_be_read_any_more_is_told_why(cluster: LocalCluster) -> None:
+    data = {key: value for key, value in objects(large=1, small=8).items() if value}
+    refusing = Event()
+
+    def script(asked: Asked) -> Said:
+        path, _, query = asked.target.partition("?")
+        if refusing.is_set():
+            return an_error(403, "AccessDenied", Message="no")
+        if "list-type=2" in query:
+            return a_page({quote(key): value for key, value in data.items()})
+        return a_part(data[unquote(path).split("/", 2)[2]], asked)
+
+    with odd_server(script) as server:
+        (node,) = start(cluster, 1)
+        cluster.hoard(node, "publish", f"s3://set/p?endpoint={server.endpoint}&style=path", "--lazy", "--name", "set:1")
+        refusing.set()
+        for command in ("seal", "warm", "warm", "seal"):  # the later ones when the node does not even ask any more
+            with pytest.raises(HoardError, match="may not read it: allow s3:ListBucket"):
+                cluster.hoard(node, command, "set:1")
+        refusing.clear()
+        assert not _is_sealed(node, "set:1")
+
+
 def _is_sealed(node: LocalNode, name: str) -> bool:
     found = named(node, name)
     return found is not None and not found.flag("lazy")

@@ -1,12 +1,13 @@
 """The engine that reads origins, over origins that are slow, throttle, truncate, refuse, or changed."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from hoard_p2p.errors import ObjectChanged, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import ObjectRange, Origin
+from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused
+from hoard_p2p.interfaces import ObjectRange, Origin, Punctual
 from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.streams import STALL_SECONDS, Allowance, Streams
 from hoard_p2p.testing.origins import (
@@ -162,3 +163,93 @@ def test_what_a_reader_waits_for_comes_before_what_nobody_waits_for() -> None:
     reading.streams.close()
     assert good(fill) and good(urgent)
     assert memory.asked[1].path == urgent[0].where.path
+
+
+@dataclass
+class PunctualOrigin(Punctual, MemoryOrigin):
+    """Tells which threads read it; fails once with `error`; `leap` goes on as long as a stall takes."""
+
+    threads: list[threading.Thread] = field(default_factory=list)
+    error: Exception | None = None
+    leap: Clock | None = None
+
+    def read(self, wanted: ObjectRange, into: memoryview, moved: Callable[[int], None]) -> None:
+        self.threads.append(threading.current_thread())
+        error, self.error = self.error, None
+        if self.leap is not None:
+            self.leap.now += STALL_SECONDS
+        if error is not None:
+            raise error
+        super().read(wanted, into, moved)
+
+
+def one(reading: Read, *, urgent: bool = True) -> Ranged:
+    wanted = works()[3]
+    try:
+        reading.streams.read(reading.origin, [wanted], urgent=urgent)
+    finally:
+        reading.streams.close()
+    return wanted
+
+
+def test_what_one_reader_waits_for_is_read_in_its_own_thread_if_the_origin_ends_by_itself() -> None:
+    origin = PunctualOrigin(DATA)
+    assert good([one(Read(origin))])
+    assert origin.threads == [threading.current_thread()]
+
+
+def test_what_nobody_waits_for_is_read_by_the_engine() -> None:
+    origin = PunctualOrigin(DATA)
+    assert good([one(Read(origin), urgent=False)])
+    assert threading.current_thread() not in origin.threads
+
+
+def test_what_failed_in_the_readers_thread_is_asked_for_again() -> None:
+    origin = PunctualOrigin(DATA)
+    origin.error = OriginFailed("cut short")
+    assert good([one(Read(origin))])
+    assert len(origin.threads) == 2
+
+
+def test_an_object_that_changed_fails_in_the_readers_thread_too() -> None:
+    origin = PunctualOrigin(DATA)
+    origin.error = ObjectChanged("another version")
+    assert isinstance(one(Read(origin)).error, ObjectChanged)
+
+
+def test_a_silent_origin_is_given_up_in_the_readers_thread_and_not_asked_again() -> None:
+    clock = Clock(0.01)
+    origin = PunctualOrigin(DATA)
+    origin.leap, origin.error = clock, OriginBusy("nothing came")
+    with pytest.raises(OriginFailed, match="sent nothing"):
+        one(Read(origin, clock))
+    assert len(origin.threads) == 1
+
+
+def test_readers_that_read_for_themselves_are_never_more_than_the_streams() -> None:
+    inside, most, lock = 0, 0, threading.Lock()
+
+    class Counting(PunctualOrigin):
+        def read(self, wanted: ObjectRange, into: memoryview, moved: Callable[[int], None]) -> None:
+            nonlocal inside, most
+            with lock:
+                inside += 1
+                most = max(most, inside)
+            try:
+                super().read(wanted, into, moved)
+            finally:
+                with lock:
+                    inside -= 1
+
+    reading, wanted = Read(Counting(DATA), streams=2), works()
+    threads = [
+        threading.Thread(target=reading.streams.read, args=(reading.origin, [work]), kwargs={"urgent": True})
+        for work in wanted
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    reading.streams.close()
+    assert good(wanted)
+    assert most <= 2

@@ -205,6 +205,8 @@ class MemoryOrigin:
         self.order = order
         self.data = data
         self.broken = ""
+        self.changes: dict[ChunkId, str] = {}
+        self.looked: Callable[[Sequence[ChunkId]], None] = lambda _: None
         self.patient = True
         self.reads: list[ChunkId] = []
         self.bypasses: list[tuple[NodeId, int]] = []
@@ -222,6 +224,7 @@ class MemoryOrigin:
     ) -> list[int]:
         if self.broken:
             raise Unavailable(self.broken)
+        self.looked([chunk.chunk_id for chunk in wanted])
         for index, chunk in enumerate(wanted):
             if chunk.chunk_id in self.data:
                 self.reads.append(chunk.chunk_id)
@@ -230,6 +233,9 @@ class MemoryOrigin:
 
     def why(self, segment: Segment) -> str:
         return ""
+
+    def changed(self, segment: Segment, chunk: Wanted) -> str:
+        return self.changes.get(chunk.chunk_id, "")
 
     def received(self, snapshot: SnapshotId, size: int) -> None:
         return None

@@ -438,3 +438,39 @@ def test_what_the_fill_asked_nobody_for_is_not_taken_for_lost() -> None:
     flight.fill_begins()
     flight.fill_ended(over=False)
     assert flight.nowhere() == []
+
+
+def test_who_waits_for_what_has_changed_hears_so_at_once_whoever_does_not_answer() -> None:
+    cluster = a_cluster(nowhere())
+    gone = CHUNKS[3].chunk_id
+    cluster.origins = origin = MemoryOrigin(ME, data={name: data for name, data in ALL.items() if name != gone})
+    origin.changes = {gone: "s3://b/k has changed: version 1 then, 2 now"}
+    cluster.absent = ("a node that is away",)
+    attempts = list[bool]()
+    origin.looked = lambda chunks: attempts.append(gone in chunks)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with pytest.raises(ChunkUnavailable, match="version 1 then, 2 now"):
+            await fetcher.chunk(SEGMENT, CHUNKS[3], timeout=15)
+        assert (await fetcher.chunk(SEGMENT, CHUNKS[2], timeout=5)).place is not None
+
+    cluster.run(scenario)
+    assert attempts.count(True) <= 2, "once for the reader, and perhaps once by the fill"
+
+
+def test_a_peer_that_waits_hears_why_the_last_of_what_it_asked_for_does_not_come() -> None:
+    cluster = a_cluster(nowhere())
+    gone = CHUNKS[3].chunk_id
+    cluster.origins = origin = MemoryOrigin(ME, data={name: data for name, data in ALL.items() if name != gone})
+    origin.changes = {gone: "s3://b/k has changed"}
+    cluster.absent = ("a node that is away",)
+
+    async def scenario(fetcher: Fetcher) -> None:
+        with fetcher.followed(SEGMENT, CHUNKS[2:5], waits=True) as following:
+            came = set[ChunkId]()
+            while not following.reason:
+                came |= {one.chunk_id for one in await following.arrived(5)}
+            assert came == {CHUNKS[2].chunk_id, CHUNKS[4].chunk_id}
+            assert following.reason == "s3://b/k has changed"
+
+    cluster.run(scenario)

@@ -12,6 +12,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.autosealing import AutoSealing
 from hoard_p2p.node.publishing import publish
 from tests.unit.node_cluster import run, running, until
 
@@ -155,5 +156,24 @@ def test_a_chunker_means_that_this_node_reads_all_and_keeps_it(tmp_path: Path) -
             told = await published(node, a_tree(tmp_path / "set"), chunker="fastcdc", replicas=1)
             assert "lazy" not in told and str(told["origin"]).startswith("dir:")
             assert read_origin(node) == 0
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_what_cannot_be_sealed_since_an_object_changed_is_not_read_again_and_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        source, now = a_tree(tmp_path / "set"), [1e6]
+        async with running(tmp_path / "n") as node:
+            told = await published(node, source, lazy=True, replicas=1)
+            opened = await node.open(parse_snapshot_id(str(told["snapshot"])))
+            await node.pull(opened.id, range(opened.catalog.segments), None)
+            os.utime(source / "large", ns=(1, 1))
+            sealing, read = AutoSealing(node, lambda: now[0]), list[int]()
+            for _ in range(6):
+                await sealing.look()
+                read.append(read_origin(node))
+                now[0] += 60
+            assert lazy(node, opened.id) and read[0] == read[-1]
 
     run(main)

@@ -102,6 +102,26 @@ def test_what_changed_since_it_was_listed_fails_with_its_name_and_is_never_given
     run(main)
 
 
+@pytest.mark.expect_warnings
+def test_an_object_that_changed_is_asked_for_once_however_many_wait_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node:
+            segments = await lazy_segments(node, source)
+            os.truncate(source / "s2", 50)
+            for segment in segments:
+                wanted = [chunk for chunk in segment.chunks if chunk.length < MIB]
+                _, failed = read(node, segment, wanted)
+                for number in failed:
+                    assert "s2" in node.origins.changed(segment, wanted[number])
+                    (source / "s2").unlink()
+                    again, lost = read(node, segment, wanted)
+                    assert lost == failed and len(again) == len(wanted) - 1
+                    assert "gone" not in node.origins.why(segment), "the answer is that of the first look"
+
+    run(main)
+
+
 def asked(args: dict[str, Json]) -> LocalRequest:
     async def report(body: dict[str, Json]) -> None:
         return
