@@ -190,12 +190,16 @@ class Found(NamedTuple):
 
     `span` (lazy snapshots only): just these bytes of the run, (start, stop) as they were asked for, are here; `place`
     is where the run would lie as a whole, and `data`, if there is no place, holds the span alone. An ask for a span may
-    be answered with the whole run."""
+    be answered with the whole run.
+
+    `content` (lazy snapshots only): what the run's origin key was found to be, which the index may learn a moment
+    later; None if the node does not know it either."""
 
     run: int
     place: Place | None
     data: bytes
     span: tuple[int, int] | None = None
+    content: ChunkId | None = None
 
 
 class MissFailed(NamedTuple):

@@ -14,6 +14,7 @@ from hoard_p2p.catalog.layout import Column, Totals
 from hoard_p2p.catalog.spill import SpilledBytes, SpilledColumn
 from hoard_p2p.catalog.writing import Section, numbers, write_sections
 from hoard_p2p.catalog.xattrs import encode_xattrs
+from hoard_p2p.errors import Refused
 from hoard_p2p.ids import HOLE, ID_SIZE, ChunkId
 from hoard_p2p.limits import MAX_CHUNK
 from hoard_p2p.segments import Segmenter, data_size
@@ -214,7 +215,7 @@ class CatalogBuilder:
     ) -> int:
         inode = self._inodes
         if inode >= layout.MAX_INODES:
-            raise ValueError(f"a snapshot has at most {layout.MAX_INODES} entries")
+            raise Refused(f"a snapshot has at most {layout.MAX_INODES:,} entries; publish it in parts")
         mtime = min(max(meta.mtime, -layout.MAX_SIZE), layout.MAX_SIZE - 1)
         mode = kind | (meta.mode & 0o7777)
         values = (mode, size, mtime, nlink, self._directory, len(self._names), first, count, meta.uid, meta.gid)
@@ -233,6 +234,10 @@ class CatalogBuilder:
 
     def _add_runs(self, size: int, runs: Sequence[tuple[ChunkId, int]]) -> None:
         before = self._end
+        if before + size >= layout.MAX_SIZE:
+            raise Refused(f"a snapshot has less than {layout.MAX_SIZE:,} bytes; publish it in parts")
+        if self._runs + len(runs) > layout.MAX_RUNS:
+            raise Refused(f"a snapshot has at most {layout.MAX_RUNS:,} chunk runs; publish it in parts")
         for chunk_id, length in runs:
             hole = chunk_id == HOLE
             if len(chunk_id) != ID_SIZE or length < 1 or (length > MAX_CHUNK and not hole):
@@ -241,11 +246,9 @@ class CatalogBuilder:
             self._end += length
             self._ids.append(chunk_id)
             self._ends.append(self._end)
-        if self._end - before != size or self._end >= layout.MAX_SIZE:
+        if self._end - before != size:
             raise ValueError(f"runs of {self._end - before} bytes for a file of {size}")
         self._runs += len(runs)
-        if self._runs > layout.MAX_RUNS:
-            raise ValueError(f"a snapshot has at most {layout.MAX_RUNS} chunk runs")
         self._size += size
         self._data += data_size(runs)
 

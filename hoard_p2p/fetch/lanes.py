@@ -100,15 +100,16 @@ class Drain:
         that it cannot, fails, or sent nothing for too long. That is counted while it is being asked: not what its other
         questions, or our own threads, keep this one waiting."""
         flight, peer = ask.flight, source.peer
-        silence = waited = 0.0
+        silence, waited, why = 0.0, 0.0, ""
         while candidates := ask.candidates():
-            flight.tell(peer, "has not got it yet")
+            flight.tell(peer, f"has not got it yet{why}")
             answer = await self._asked(ask, source, candidates)
             silence, waited = (0.0, 0.0) if answer.given else (silence + answer.took, waited + answer.took)
+            why = f": {answer.reason}" if answer.reason else ""
             if answer.over and not answer.useless and not answer.wrong:
                 ask.lacking.update(candidates[index].chunk_id for index in answer.absent)
             if answer.over or silence > self._allowed(ask, source):
-                flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {silence:.1f} s")
+                flight.tell(peer, answer.reason or answer.useless or f"sent nothing for {silence:.1f} s{why}")
                 flight.unreachable |= not answer.over
                 self._passed_by(ask, source, answer)
                 break

@@ -115,10 +115,10 @@ class VerifiedChunks:
         if answer.place is None:
             if len(answer.data) != wanted.length:
                 return Wrong(wanted.run, None)
-            return self._check(wanted, memoryview(answer.data), None, fresh=True)
+            return self._check(wanted, memoryview(answer.data), None, fresh=answer)
         whole = self._room(wanted)
         self._chunks.read_at(answer.place, 0, whole)
-        return self._check(wanted, whole, answer.place, fresh=True)
+        return self._check(wanted, whole, answer.place, fresh=answer)
 
     def copied(self, answer: Found) -> Found:
         """The same with the bytes of its span at hand, if they can be read."""
@@ -155,13 +155,16 @@ class VerifiedChunks:
         return wanted.into if len(wanted.into) == wanted.length else self._whole[: wanted.length]
 
     def _check(
-        self, wanted: "_Wanted", whole: memoryview, place: Place | None, *, fresh: bool = False
+        self, wanted: "_Wanted", whole: memoryview, place: Place | None, *, fresh: Found | None = None
     ) -> Missing | Wrong | None:
-        """`fresh`: the node has just told of it, so that the index may not know yet what an origin key was found to be.
-        Then nothing can be compared, and nothing is remembered."""
+        """`fresh`: the node has just told of it, so that the index may not know yet what an origin key was found to be:
+        the answer says it. If the node does not know either (the piece could not be stored), nothing can be compared,
+        and nothing is remembered."""
         content = self._chunks.content(wanted.chunk_id)
-        if content is None and not fresh:
+        if content is None and fresh is None:
             return _missing(wanted)
+        if content is None and fresh is not None:
+            content = fresh.content
         if content is not None and chunk_id(whole) != content:
             return _wrong(wanted, place)
         if place is not None and self._remembering and content is not None:

@@ -96,7 +96,10 @@ class Feeding:
                     break
                 for some in _parts(arrived):
                     yield await self._fed(some, left)
-            yield FeedEnd(bool(left) and not following.reason, following.reason)
+            reason = following.reason
+            if left and not reason and ask.mode is AskMode.FETCH:  # it is tried again and again: who waits hears why
+                reason = self._node.origins.why(segment)
+            yield FeedEnd(bool(left) and not following.reason, reason)
 
     async def _segment(self, ask: SegmentAsk, patience: float) -> Segment | FeedEnd:
         """The segment that is asked about, or what to answer instead."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import DeadlineExceeded, HoardError, NoNode
+from hoard_p2p.ids import ChunkId
 from hoard_p2p.interfaces import Found, MissFailed, Place
 from hoard_p2p.node import framing
 
@@ -185,6 +186,13 @@ def _answer(asked: _Asked, message: framing.Message) -> Found | MissFailed:
     if not isinstance(result, dict):
         return MissFailed(asked.run, str(message.body.get("message", "the node gave no reason")), asked.span)
     place, span = result.get("place"), asked.span if result.get("part") is True else None
+    content = told_content(result)
     if isinstance(place, list):
-        return Found(asked.run, Place(*(int(str(value)) for value in place)), b"", span)
-    return Found(asked.run, None, framing.memfd_bytes(message.fds[0]), span)
+        return Found(asked.run, Place(*(int(str(value)) for value in place)), b"", span, content)
+    return Found(asked.run, None, framing.memfd_bytes(message.fds[0]), span, content)
+
+
+def told_content(result: dict[str, Json]) -> ChunkId | None:
+    """What the node says that an origin key was found to be; None if it does not say."""
+    told = result.get("content")
+    return ChunkId(bytes.fromhex(told)) if isinstance(told, str) else None

@@ -134,32 +134,44 @@ async def _need(node: Node, request: LocalRequest) -> LocalReply:
     wrong = args.get("wrong")
     place = Place(*(int(str(value)) for value in wrong)) if isinstance(wrong, list) and len(wrong) == 4 else None
     timeout = args.get("timeout", DEFAULT_TIMEOUT)
+    snapshot, run = parse_snapshot_id(text_of(args, "snapshot")), number_of(args, "run")
     landed = await node.need(
-        parse_snapshot_id(text_of(args, "snapshot")),
-        number_of(args, "run"),
+        snapshot,
+        run,
         wrong=place,
         timeout=float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT,
         fill=args.get("fill") is not False,
     )
     if landed.place is not None:
-        return LocalReply({"place": list(landed.place)})
-    return LocalReply({"place": None}, (framing.memfd_of(landed.data),))
+        return LocalReply({"place": list(landed.place), **_content(node, snapshot, run)})
+    return LocalReply({"place": None, **_content(node, snapshot, run)}, (framing.memfd_of(landed.data),))
+
+
+def _content(node: Node, snapshot: SnapshotId, run: int) -> Body:
+    """What a piece of a lazy snapshot was found to be, for who reads it before the index tells."""
+    opened = node.catalogs.peek(snapshot)
+    if opened is None or not opened.catalog.is_lazy or not 0 <= run < opened.catalog.chunks:
+        return {}
+    content = node.keeper.content(opened.catalog.chunk_id(opened.catalog.canonical(run)))
+    return {} if content is None else {"content": content.hex()}
 
 
 async def _need_part(node: Node, args: Body) -> LocalReply:
     span, timeout = args["span"], args.get("timeout", DEFAULT_TIMEOUT)
     if not isinstance(span, list) or len(span) != 2:
         raise BadRequest("a span is two numbers")
+    snapshot, run = parse_snapshot_id(text_of(args, "snapshot")), number_of(args, "run")
     part = await node.part(
-        parse_snapshot_id(text_of(args, "snapshot")),
-        number_of(args, "run"),
+        snapshot,
+        run,
         (int(str(span[0])), int(str(span[1]))),
         timeout=float(timeout) if isinstance(timeout, int | float) else DEFAULT_TIMEOUT,
         fill=args.get("fill") is not False,
     )
+    told: Body = {"part": part.partial, **({} if part.partial else _content(node, snapshot, run))}
     if part.place is not None:
-        return LocalReply({"place": list(part.place), "part": part.partial})
-    return LocalReply({"place": None, "part": part.partial}, (framing.memfd_of(part.data),))
+        return LocalReply({"place": list(part.place), **told})
+    return LocalReply({"place": None, **told}, (framing.memfd_of(part.data),))
 
 
 async def _touch(node: Node, request: LocalRequest) -> LocalReply:

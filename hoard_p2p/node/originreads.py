@@ -185,9 +185,10 @@ class OriginReads:
         """See `OriginLane`."""
         try:
             url, origin, plan = self._plan(segment, wanted)
-        except Unavailable:
+        except Unavailable as error:
             given = self._recover(segment, wanted, range(len(wanted)), deliver)
             if not given:
+                self._explain(segment, f"its origin: {error}")
                 raise
             return sorted(set(range(len(wanted))) - given)
         with self._underway.reading((segment.snapshot, segment.number)):
@@ -196,7 +197,9 @@ class OriginReads:
             works = works_of(without(plan, gone), reading, self._reads.seen(url)[0])
             self._carry_out(url, origin, works, reading, urgent)
             reading.known(gone)
-        if reading.failed:
+        if not reading.failed:
+            self._explain(segment, "")
+        else:
             self._note(segment, url, len(reading.failed), reading.error)
             reading.failed -= self._recover(segment, wanted, reading.failed, deliver)
         return sorted(reading.failed)
@@ -242,6 +245,7 @@ class OriginReads:
             self._reads.read(origin, works, urgent=urgent)
             reading.wait(PARTS_SECONDS)
         except Unavailable as error:
+            self._explain(reading.segment, f"its origin: {error}")
             self._trouble(url, error)
             raise
         finally:
@@ -291,8 +295,14 @@ class OriginReads:
         if self.meter(url).failed(chunks, why):
             log.warning("%d chunks could not be read at the origin %s, for instance: %s", chunks, url, why)
         self._origins.soon_from_thread()
+        self._explain(segment, f"its origin: {why}")
+
+    def _explain(self, segment: Segment, why: str) -> None:
+        """Why the last reading of the segment was in vain; empty if it was not."""
         with self._lock:
-            self._why[segment.snapshot, segment.number] = f"its origin: {why}"
+            self._why.pop((segment.snapshot, segment.number), None)
+            if why:
+                self._why[segment.snapshot, segment.number] = why
             while len(self._why) > KEPT_REASONS:
                 del self._why[next(iter(self._why))]
 

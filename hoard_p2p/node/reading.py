@@ -5,14 +5,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog, ChunkSpan
 from hoard_p2p.config import DEFAULT_TIMEOUT, Json
 from hoard_p2p.errors import ChunkCorrupt, ChunkUnavailable, Refused
-from hoard_p2p.ids import chunk_id, short
+from hoard_p2p.ids import ChunkId, chunk_id, short
 from hoard_p2p.interfaces import LocalChunks, Place
 from hoard_p2p.node import framing
 from hoard_p2p.node.client import NodeClient, Reply
+from hoard_p2p.node.misses import told_content
 from hoard_p2p.node.through import elsewhere, open_chunks
 
 BLOCK = 4 << 20
@@ -55,7 +57,7 @@ class SnapshotReader:
             return buffer
         return self._from_node(run, place, buffer)
 
-    def _matches(self, run: int, place: Place, buffer: bytearray, *, fresh: bool = False) -> bool:
+    def _matches(self, run: int, place: Place, buffer: bytearray, *, fresh: "_Fresh | None" = None) -> bool:
         if place.length != len(buffer):
             return False
         try:
@@ -64,10 +66,11 @@ class SnapshotReader:
             return False
         return self._is_right(run, buffer, fresh=fresh)
 
-    def _is_right(self, run: int, data: bytes | bytearray, *, fresh: bool = False) -> bool:
-        """`fresh`: from the node just now. What an origin key was found to be is in the index a moment later."""
-        content = self._store.content(self.catalog.chunk_id(run))
-        return fresh if content is None else chunk_id(data) == content
+    def _is_right(self, run: int, data: bytes | bytearray, *, fresh: "_Fresh | None" = None) -> bool:
+        """`fresh`: from the node just now. What an origin key was found to be is in the index a moment later, or, if it
+        could not be stored, never."""
+        content = self._store.content(self.catalog.chunk_id(run)) or (fresh.content if fresh else None)
+        return fresh is not None if content is None else chunk_id(data) == content
 
     def _from_node(self, run: int, wrong: Place | None, buffer: bytearray) -> bytearray:
         args: dict[str, Json] = {
@@ -77,9 +80,9 @@ class SnapshotReader:
             "wrong": None if wrong is None else list(wrong),
         }
         reply = self._client.call("need", args)
-        where = reply.body.get("place")
+        where, fresh = reply.body.get("place"), _Fresh(told_content(reply.body))
         if isinstance(where, list):
-            if self._matches(run, Place(*(int(str(part)) for part in where)), buffer, fresh=True):
+            if self._matches(run, Place(*(int(str(part)) for part in where)), buffer, fresh=fresh):
                 return buffer
             raise ChunkCorrupt(f"chunk {short(self.catalog.chunk_id(run))} stays wrong on disk; see the node's log")
         if not reply.fds:
@@ -88,9 +91,15 @@ class SnapshotReader:
             data = framing.memfd_bytes(reply.fds[0])
         finally:
             os.close(reply.fds[0])
-        if len(data) != len(buffer) or not self._is_right(run, data, fresh=True):
+        if len(data) != len(buffer) or not self._is_right(run, data, fresh=fresh):
             raise ChunkCorrupt(f"chunk {short(self.catalog.chunk_id(run))} arrived wrong")
         return bytearray(data)
+
+
+class _Fresh(NamedTuple):
+    """The node's answer of just now: what it knows of the bytes."""
+
+    content: ChunkId | None
 
 
 def map_catalog(fd: int) -> tuple[Catalog, mmap.mmap]:

@@ -9,8 +9,10 @@ import pytest
 
 from hoard_p2p.catalog.builder import CatalogBuilder, Meta
 from hoard_p2p.catalog.dedup import fill_canonical
+from hoard_p2p.catalog.layout import MAX_RUNS
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.catalog.spill import BLOCK, SpilledBytes, SpilledColumn
+from hoard_p2p.errors import Refused
 from hoard_p2p.ids import HOLE, ChunkId, chunk_id
 
 META = Meta(0o644, 0, 0, 0)
@@ -218,3 +220,19 @@ def test_a_spilled_column_is_a_list_of_numbers() -> None:
     assert len(column) == len(numbers) + 1
     assert len(b"".join(column.blocks())) == 8 * len(column)
     column.close()
+
+
+def test_more_bytes_than_a_catalog_can_tell_are_refused_in_words_for_users() -> None:
+    builder, half = started(), 1 << 62
+    builder.add_file(b"a", META, half, [(HOLE, half)])
+    with pytest.raises(Refused, match="less than 9,223,372,036,854,775,808 bytes"):
+        builder.add_file(b"b", META, half, [(HOLE, half)])
+
+
+def test_more_runs_than_a_catalog_can_number_are_refused() -> None:
+    class Endless(list[tuple[ChunkId, int]]):
+        def __len__(self) -> int:
+            return MAX_RUNS + 1
+
+    with pytest.raises(Refused, match="at most 4,294,967,294 chunk runs"):
+        started().add_file(b"a", META, 1, Endless())

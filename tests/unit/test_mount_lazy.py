@@ -95,6 +95,23 @@ def test_what_the_node_has_just_found_is_served_and_remembered_once_the_index_kn
     assert subject.fill(whole(lazy), room, Found(run, None, bytes(len(DATA)))) == Wrong(run, None)
 
 
+def test_what_the_node_has_just_found_is_compared_with_what_it_says_that_it_is(
+    lazy: Catalog, shared: SharedState
+) -> None:
+    chunks, run, room = MemoryChunks(), small_run(lazy), memoryview(bytearray(len(DATA)))
+    subject, content = verified(lazy, chunks, shared), chunk_id(DATA)
+    chunks.add(content, bytes(len(DATA)))  # damaged before the index knew the key
+    place = chunks.place(content)
+    assert subject.fill(whole(lazy), room, Found(run, place, b"", content=content)) == Wrong(run, place)
+    assert subject.fill(whole(lazy), room, Found(run, None, bytes(len(DATA)), content=content)) == Wrong(run, None)
+    assert not shared.verified[run]
+    chunks = MemoryChunks()
+    chunks.add(content, DATA)
+    subject = verified(lazy, chunks, shared)
+    assert subject.fill(whole(lazy), room, Found(run, chunks.place(content), b"", content=content)) is None
+    assert room == DATA and shared.verified[run]
+
+
 def checked(check: FileCheck, bench: Bench, shared: SharedState) -> list[Outcome]:
     checkers, slabs, found = Checkers(shared.verified.__setitem__), OpenSlabs(bench.reader), []
     try:

@@ -9,8 +9,10 @@ import pytest
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ObjectChanged
 from hoard_p2p.fetch.segment import Segment, Wanted, segment_of
-from hoard_p2p.ids import is_origin_key, parse_snapshot_id
+from hoard_p2p.ids import chunk_id, is_origin_key, parse_snapshot_id
 from hoard_p2p.node.app import Node
+from hoard_p2p.node.local import LocalRequest
+from hoard_p2p.node.operations import OPERATIONS
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.origin.meter import Reading
 from tests.unit.node_cluster import run, running
@@ -116,5 +118,28 @@ def test_an_object_that_changed_is_asked_for_once_however_many_wait_for_it(tmp_p
                     again, lost = read(node, segment, wanted)
                     assert lost == failed and len(again) == len(wanted) - 1
                     assert "gone" not in node.origins.why(segment), "the answer is that of the first look"
+
+    run(main)
+
+
+def asked(args: dict[str, Json]) -> LocalRequest:
+    async def report(body: dict[str, Json]) -> None:
+        return
+
+    return LocalRequest("need", args, [], os.getpid(), report)
+
+
+def test_a_worker_is_told_what_the_piece_that_it_waited_for_was_found_to_be(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node:
+            segments = await lazy_segments(node, source)
+            segment = next(each for each in segments if each.chunks[0].length < MIB)
+            args: dict[str, Json] = {"snapshot": segment.snapshot.hex(), "run": segment.chunks[0].run}
+            told = (await OPERATIONS["need"](node, asked(args))).body
+            files = {chunk_id(path.read_bytes()).hex() for path in source.iterdir()}
+            assert told["place"] and told["content"] in files
+            span: dict[str, Json] = {**args, "span": [0, 4096]}
+            assert (await OPERATIONS["need"](node, asked(span))).body == {**told, "part": False}
 
     run(main)

@@ -310,6 +310,7 @@ def test_a_mount_worker_asks_again_when_the_node_comes_back(tmp_path: Path, rest
 
 
 def test_parts_of_one_run_are_asked_for_and_answered_apart(tmp_path: Path) -> None:
+    from hoard_p2p.ids import ChunkId
     from hoard_p2p.interfaces import Found, MissFailed, Place
     from hoard_p2p.node.misses import NodeMisses
 
@@ -320,7 +321,7 @@ def test_parts_of_one_run_are_asked_for_and_answered_apart(tmp_path: Path) -> No
         if span == [4096, 8192]:
             return LocalReply({"place": None, "part": True}, (framing.memfd_of(b"inline"),))
         if span == [8192, 9000]:
-            return LocalReply({"place": [5, 6, 7, 8], "part": False})
+            return LocalReply({"place": [5, 6, 7, 8], "part": False, "content": "cd" * 32})
         raise ChunkUnavailable("it was v1 and is v2")
 
     answers: list[Found | MissFailed] = []
@@ -341,7 +342,7 @@ def test_parts_of_one_run_are_asked_for_and_answered_apart(tmp_path: Path) -> No
         [
             Found(4, Place(1, 2, 3, 4), b"", (0, 4096)),
             Found(4, None, b"inline", (4096, 8192)),
-            Found(4, Place(5, 6, 7, 8), b""),
+            Found(4, Place(5, 6, 7, 8), b"", content=ChunkId(b"\xcd" * 32)),
             MissFailed(4, "it was v1 and is v2", (9000, 9001)),
         ],
         key=str,

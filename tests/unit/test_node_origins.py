@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,11 +14,12 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, Refused, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted, segment_of
 from hoard_p2p.ids import SnapshotId, parse_snapshot_id
+from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.originreads import OriginReads
 from hoard_p2p.node.publishing import publish
 from hoard_p2p.node.status import full_status
-from hoard_p2p.peer import origin_id
+from hoard_p2p.peer import Peer, origin_id
 from tests.unit.node_cluster import run, running, until
 
 Body = dict[str, Json]
@@ -57,6 +59,12 @@ def read(node: Node, segment: Segment, wanted: Sequence[Wanted]) -> tuple[dict[i
     got: dict[int, bytes] = {}
     failed = node.origins.read(segment, wanted, lambda index, data: got.update({index: bytes(data)}))
     return got, failed
+
+
+def asked(node: Node, peer: Peer, ask: SegmentAsk, chunk: Wanted) -> StreamEnd:
+    """Blocking."""
+    wanted = [(chunk.chunk_id, chunk.length)]
+    return node.bulk.stream(peer, ask, wanted, lambda _index, _data: None, patience=0.2, timeout=5)
 
 
 def url_of(source: Path) -> str:
@@ -393,6 +401,30 @@ def test_an_origin_that_is_away_is_waited_for_within_the_deadline(tmp_path: Path
             (tmp_path / "elsewhere").rename(source)
             await node.known_origins.look()
             await node.need(snapshot, 0, wrong=None, timeout=20)
+
+    run(main)
+
+
+@pytest.mark.expect_warnings
+def test_a_node_that_asks_a_reader_whose_origin_is_away_hears_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        source = a_source(tmp_path / "source")
+        async with running(tmp_path / "n") as node, running(tmp_path / "m", node) as other:
+            snapshot = await shared(node, source)
+            await node.retention.evict(snapshot)
+            await until(lambda: bool(other.agent.reading(origin_id(url_of(source)))))
+            segment = await first_segment(other, snapshot)
+            source.rename(tmp_path / "elsewhere")
+            await node.known_origins.look()
+            chunk, heard = segment.chunks[0], ""
+            ask = SegmentAsk(snapshot, segment.number, AskMode.FETCH, 0, (chunk.run,))
+            for _ in range(30):  # told once the first reading was in vain
+                end = await other.blocking(asked, other, node.me, ask, chunk)
+                assert end.absent == [0]
+                heard = heard or end.reason
+                if heard:
+                    break
+            assert re.search(r"its origin: .*/source", heard)
 
     run(main)
 
