@@ -130,7 +130,7 @@ def transfer(task: dict[str, Any]) -> dict[str, Any]:
 
 def ours_read(task: dict[str, Any]) -> dict[str, Any]:
     """The same plan by `S3Origin`, with threads of one process and versions compared."""
-    from hoard_p2p.interfaces import ObjectRange
+    from hoard_p2p.objects import ObjectRange
     from hoard_p2p.origin.opening import open_origin
 
     origin = open_origin(task["url"])

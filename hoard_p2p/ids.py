@@ -51,7 +51,7 @@ def snapshot_id(root: Bytes) -> SnapshotId:
 
 def origin_key(name: bytes, version: bytes, offset: int, length: int) -> ChunkId:
     """What stands for a piece of an origin object until its bytes are known: `name` is the object's whole name, the
-    same for all data sets that hold it (`interfaces.Origin.identity`)."""
+    same for all data sets that hold it (`objects.Origin.identity`)."""
     sizes = len(name).to_bytes(4, "little") + len(version).to_bytes(4, "little")
     where = offset.to_bytes(8, "little") + length.to_bytes(8, "little")
     digest = blake3(sizes + name + version + where, derive_key_context=_KEY_CONTEXT).digest(length=ID_SIZE - 8)

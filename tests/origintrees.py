@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fsspec
 
-from hoard_p2p.interfaces import Origin
+from hoard_p2p.objects import Origin
 from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.origin.fsspec_origin import FsspecOrigin
 from hoard_p2p.origin.urls import parse_address

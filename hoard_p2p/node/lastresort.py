@@ -9,7 +9,7 @@ from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import CatalogCorrupt, Unavailable
 from hoard_p2p.fetch.segment import Wanted
 from hoard_p2p.ids import ChunkId, chunk_id, is_origin_key
-from hoard_p2p.interfaces import ObjectRange, Origin
+from hoard_p2p.objects import ObjectRange, Origin
 from hoard_p2p.origin.files import reads
 
 MOST_SEARCHED = 16

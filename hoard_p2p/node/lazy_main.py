@@ -17,10 +17,10 @@ from pathlib import Path
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import HoardError, Refused
-from hoard_p2p.interfaces import Origin
 from hoard_p2p.node import framing
 from hoard_p2p.node.client import ENDLESS, NodeClient
 from hoard_p2p.node.ingest_main import NodeBroker, begin, sink_into, tell_failure
+from hoard_p2p.objects import Origin
 from hoard_p2p.origin.opening import open_origin
 from hoard_p2p.origin.urls import parse_address
 from hoard_p2p.publish.lazy import LazyOptions, LazyProgress, LazyResult, build_lazy

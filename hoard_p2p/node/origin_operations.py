@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, HoardError, Unavailable
-from hoard_p2p.interfaces import Listed, Origin
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.asking import Operation, text_of
 from hoard_p2p.node.local import LocalReply, LocalRequest
 from hoard_p2p.node.names_wire import MAX_ORIGIN, fits_line
+from hoard_p2p.objects import Listed, Origin
 from hoard_p2p.origin.allowed import command_to_allow
 from hoard_p2p.origin.checkup import Checkup, check_up
 from hoard_p2p.origin.opening import open_origin

@@ -17,7 +17,7 @@ from hoard_p2p.config import Json
 from hoard_p2p.errors import CatalogCorrupt, ObjectChanged, OriginRefused, Unavailable
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import Gathering, ObjectRange, Origin
+from hoard_p2p.interfaces import Gathering
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.changed import Changed, without
 from hoard_p2p.node.lastresort import MOST_SEARCHED, Named, recover
@@ -26,6 +26,7 @@ from hoard_p2p.node.origins import Origins
 from hoard_p2p.node.originwork import Deliver, Look, OneRange, PartsHere, Reading, WholePieces, works_of
 from hoard_p2p.node.spotcheck import some, unchanged
 from hoard_p2p.node.underway import Underway
+from hoard_p2p.objects import ObjectRange, Origin
 from hoard_p2p.origin.budget import Budget, Late
 from hoard_p2p.origin.files import FileRead, reads
 from hoard_p2p.origin.limit import part

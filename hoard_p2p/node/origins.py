@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import BadRequest, HoardError, OriginBusy, Refused, Unavailable
-from hoard_p2p.interfaces import Origin
 from hoard_p2p.node.blocking import in_executor
 from hoard_p2p.node.names import Names
 from hoard_p2p.node.names_wire import MAX_ORIGIN, fits_line
 from hoard_p2p.node.permitting import Grant, Permissions
+from hoard_p2p.objects import Origin
 from hoard_p2p.origin.allowed import real_path
 from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.origin.meter import Meter

@@ -10,8 +10,9 @@ from typing import Protocol
 from hoard_p2p.errors import ObjectChanged
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key
-from hoard_p2p.interfaces import Gathering, ObjectRange
+from hoard_p2p.interfaces import Gathering
 from hoard_p2p.node.underway import Underway
+from hoard_p2p.objects import ObjectRange
 from hoard_p2p.origin.files import FileRead
 from hoard_p2p.origin.spans import at_once, grouped, joined
 from hoard_p2p.origin.work import Work

@@ -9,8 +9,9 @@ from hoard_p2p.errors import BadRequest, ChunkCorrupt, HoardError, PeerUnavailab
 from hoard_p2p.fetch.records import Records
 from hoard_p2p.fetch.segment import Landed, Segment, Wanted
 from hoard_p2p.ids import is_origin_key, short
-from hoard_p2p.interfaces import Place, RangeAsk
+from hoard_p2p.interfaces import Place
 from hoard_p2p.node.ranged import Range, Ranged
+from hoard_p2p.objects import RangeAsk
 from hoard_p2p.peer import Peer
 from hoard_p2p.placement import candidates
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, HoardError
 from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
-from hoard_p2p.interfaces import Place, RangeAsk, Residency, SegmentAsk
+from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node import contents, ranging
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.feeding import Feeding
@@ -19,6 +19,7 @@ from hoard_p2p.node.meeting import answer_probe, unknown_standings
 from hoard_p2p.node.metrics import Metrics
 from hoard_p2p.node.removal import uses_here
 from hoard_p2p.node.status import public_status
+from hoard_p2p.objects import RangeAsk
 from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.storage.slabs import SlabFile
 from hoard_p2p.transfer.service import Fed, FeedEnd, SendExtent

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import Unavailable
-from hoard_p2p.interfaces import Origin
+from hoard_p2p.objects import Origin
 from hoard_p2p.origin.files import FileRead
 
 LOOKED_AT = 16

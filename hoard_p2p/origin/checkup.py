@@ -13,7 +13,7 @@ from random import Random
 from statistics import median
 
 from hoard_p2p.errors import OriginFailed, OriginRefused
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange, Origin
+from hoard_p2p.objects import Kind, Listed, ObjectRange, Origin
 from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.origin.fsspec_origin import FsspecOrigin
 from hoard_p2p.origin.s3 import S3Origin

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hoard_p2p.errors import ObjectChanged, OriginFailed, OriginRefused, Unavailable
-from hoard_p2p.interfaces import Listed, ObjectRange
+from hoard_p2p.objects import Listed, ObjectRange
 from hoard_p2p.origin.beneath import open_beneath
 from hoard_p2p.origin.settling import Settling
 from hoard_p2p.origin.tree import listed_tree, version_of, version_text

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import CatalogCorrupt
-from hoard_p2p.interfaces import ObjectRange
+from hoard_p2p.objects import ObjectRange
 
 READ_AT_ONCE = 8 << 20
 """Bytes of neighbouring pieces that are read in one go."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused, Unavailable
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange
+from hoard_p2p.objects import Kind, Listed, ObjectRange
 from hoard_p2p.origin.urls import PACKAGES, Address
 from hoard_p2p.printing import printable
 

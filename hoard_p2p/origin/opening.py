@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from hoard_p2p.errors import BadRequest, OriginFailed, Unavailable
-from hoard_p2p.interfaces import Origin
+from hoard_p2p.objects import Origin
 from hoard_p2p.origin.allowed import real_path
 from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.origin.urls import WEB_PORTS, Address, parse_address

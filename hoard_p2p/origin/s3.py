@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from hoard_p2p.errors import OriginBusy, OriginFailed
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange, Punctual
+from hoard_p2p.objects import Kind, Listed, ObjectRange, Punctual
 from hoard_p2p.origin.httpanswer import Answer
 from hoard_p2p.origin.httppool import SILENT_SECONDS, Http
 from hoard_p2p.origin.s3account import Account
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class S3Origin(Punctual):
-    """See the module. An `interfaces.Origin`; opens nothing before it is asked."""
+    """See the module. An `objects.Origin`; opens nothing before it is asked."""
 
     def __init__(self, address: S3Address, *, silent: float = SILENT_SECONDS, patience: float = PAGE_WAIT) -> None:
         """`silent`: seconds without a byte after which the server counts as stuck; `patience`: before a page of a

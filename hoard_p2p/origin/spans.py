@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hoard_p2p.interfaces import ObjectRange
+from hoard_p2p.objects import ObjectRange
 
 AT_ONCE_LEAST, AT_ONCE_MOST = 4 << 20, 8 << 20
 """Bytes of one question: large enough that its latency matters little, small enough that a piece need not wait long."""

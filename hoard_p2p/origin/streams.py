@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hoard_p2p.errors import HoardError, ObjectChanged, OriginBusy, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import ObjectRange, Origin, Punctual
+from hoard_p2p.objects import ObjectRange, Origin, Punctual
 from hoard_p2p.origin.limit import Limit
 from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.throttle import Throttle, backoff, for_fill

@@ -13,7 +13,7 @@ from contextlib import closing
 from errno import EACCES, ELOOP, ENODATA, ENOENT, ENOTDIR, ENOTSUP, EPERM, ESTALE
 from typing import NamedTuple
 
-from hoard_p2p.interfaces import Kind, Listed
+from hoard_p2p.objects import Kind, Listed
 
 _VERSION = struct.Struct("<QqqQ")
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -13,7 +13,7 @@ from http.client import HTTPResponse
 from urllib.parse import quote
 
 from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange
+from hoard_p2p.objects import Kind, Listed, ObjectRange
 from hoard_p2p.origin.urls import Address
 from hoard_p2p.origin.webdoor import Answer, WebDoor
 from hoard_p2p.origin.webindex import IndexPage

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from hoard_p2p.interfaces import ObjectRange
+from hoard_p2p.objects import ObjectRange
 
 
 class Work(Protocol):

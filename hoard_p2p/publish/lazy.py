@@ -15,7 +15,8 @@ from hoard_p2p.catalog.root import Root, encode
 from hoard_p2p.chunking import PIECES
 from hoard_p2p.errors import SourceUnmappable, StoreFailed
 from hoard_p2p.ids import SnapshotId, snapshot_id
-from hoard_p2p.interfaces import ChunkSink, Origin
+from hoard_p2p.interfaces import ChunkSink
+from hoard_p2p.objects import Origin
 from hoard_p2p.publish.catalogfile import CatalogChunks, put_catalog
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.outcome import Named, Phase

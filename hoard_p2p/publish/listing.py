@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from hoard_p2p.catalog.layout import MAX_NAME, MAX_SIZE, MAX_TARGET, MAX_VERSION
 from hoard_p2p.catalog.xattrs import decode_xattrs, encode_xattrs
-from hoard_p2p.interfaces import Kind, Listed
+from hoard_p2p.objects import Kind, Listed
 from hoard_p2p.printing import printable
 
 MAX_LISTED_PATH = 4095

@@ -1,6 +1,6 @@
 """Entries of a listing, in any order, become records to sort, with the directories that they lie in."""
 
-from hoard_p2p.interfaces import Kind, Listed
+from hoard_p2p.objects import Kind, Listed
 from hoard_p2p.printing import printable
 from hoard_p2p.publish.exclude import Rules
 from hoard_p2p.publish.listing import Unmappable, encode, implied_directory, mapped

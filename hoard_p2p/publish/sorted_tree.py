@@ -5,7 +5,7 @@ from struct import Struct
 from typing import BinaryIO, NamedTuple
 
 from hoard_p2p.catalog.builder import CatalogBuilder, Meta, Totals
-from hoard_p2p.interfaces import Kind, Listed
+from hoard_p2p.objects import Kind, Listed
 from hoard_p2p.publish.listing import ALSO_DIRECTORY, TWICE, Unmappable, decode, key_length
 from hoard_p2p.publish.pieces import piece_runs, piece_slots
 from hoard_p2p.publish.spill import LinkMap, PathQueue

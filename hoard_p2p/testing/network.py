@@ -16,7 +16,8 @@ from typing import TypeAlias
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key, short
-from hoard_p2p.interfaces import RangeAsk, RangeEnd, Residency, SegmentAsk, StreamEnd
+from hoard_p2p.interfaces import Residency, SegmentAsk, StreamEnd
+from hoard_p2p.objects import RangeAsk, RangeEnd
 from hoard_p2p.peer import News, NodeId, Peer, Standing
 from hoard_p2p.transfer.intake import Named, believed
 from hoard_p2p.transfer.keys import OPEN, Security

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange, Origin
+from hoard_p2p.objects import Kind, Listed, ObjectRange, Origin
 
 
 @dataclass

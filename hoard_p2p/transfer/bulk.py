@@ -13,7 +13,8 @@ from random import random
 from typing import Self, TypeVar
 
 from hoard_p2p.errors import ChunkCorrupt, PeerBusy, PeerUnavailable
-from hoard_p2p.interfaces import Gathering, RangeAsk, RangeEnd, SegmentAsk, StreamEnd
+from hoard_p2p.interfaces import Gathering, SegmentAsk, StreamEnd
+from hoard_p2p.objects import RangeAsk, RangeEnd
 from hoard_p2p.peer import Peer
 from hoard_p2p.transfer.connection import Busy, Connection, Garbled, StaleConnection, settled
 from hoard_p2p.transfer.intake import Deliver, Intake, Named, Wanted, believed, content_of
@@ -98,7 +99,7 @@ class BulkClient:
         return StreamEnd(end.absent + left, True, end.reason) if left else end
 
     def range(self, peer: Peer, ask: RangeAsk, into: memoryview, *, timeout: float) -> RangeEnd:
-        """See `interfaces.PeerRanges.range`."""
+        """See `objects.PeerRanges.range`."""
 
         def exchange(connection: Connection) -> RangeEnd:
             connection.post("/v1/range", encode_range(ask))

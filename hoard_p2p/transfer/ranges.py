@@ -10,8 +10,8 @@ from blake3 import blake3
 
 from hoard_p2p.errors import BadRequest, ChunkCorrupt
 from hoard_p2p.ids import ID_SIZE, SnapshotId
-from hoard_p2p.interfaces import RangeAsk, RangeEnd
 from hoard_p2p.limits import MAX_CHUNK
+from hoard_p2p.objects import RangeAsk, RangeEnd
 from hoard_p2p.transfer.connection import Connection, Garbled
 from hoard_p2p.transfer.service import FeedEnd
 from hoard_p2p.transfer.sessions import frames_mark

@@ -5,7 +5,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import ChunkId, SnapshotId
-from hoard_p2p.interfaces import RangeAsk, Residency, SegmentAsk
+from hoard_p2p.interfaces import Residency, SegmentAsk
+from hoard_p2p.objects import RangeAsk
 from hoard_p2p.peer import NodeId, Standing
 from hoard_p2p.transfer.wire import AdoptReply, AdoptRequest, Announcement, Hello, Record
 from hoard_p2p.transfer.wire_contents import ContentsRequest

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from hoard_p2p.errors import ObjectChanged, OriginFailed
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange, Origin
+from hoard_p2p.objects import Kind, Listed, ObjectRange, Origin
 from hoard_p2p.origin.s3 import S3Origin
 from hoard_p2p.origin.s3url import parse_s3
 from tests.origintrees import KINDS, open_tree, write_object, write_objects

@@ -10,7 +10,7 @@ import pytest
 
 from hoard_p2p.errors import PeerUnavailable
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import PeerRanges, RangeAsk, RangeEnd
+from hoard_p2p.objects import PeerRanges, RangeAsk, RangeEnd
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import FileService, MemoryPeers, a_peer, serving
 from hoard_p2p.testing.secured import encrypted, keyed

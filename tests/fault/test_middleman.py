@@ -13,7 +13,8 @@ from blake3 import blake3
 
 from hoard_p2p.errors import ChunkCorrupt, PeerUnavailable
 from hoard_p2p.ids import SnapshotId, chunk_id, origin_key
-from hoard_p2p.interfaces import AskMode, RangeAsk, SegmentAsk
+from hoard_p2p.interfaces import AskMode, SegmentAsk
+from hoard_p2p.objects import RangeAsk
 from hoard_p2p.peer import Peer
 from hoard_p2p.testing.network import FileService, a_peer, serving
 from hoard_p2p.testing.secured import KEY, OTHER_KEY, encrypted, keyed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import ObjectRange, Origin, Punctual
+from hoard_p2p.objects import ObjectRange, Origin, Punctual
 from hoard_p2p.origin.meter import Meter
 from hoard_p2p.origin.streams import STALL_SECONDS, Allowance, Streams
 from hoard_p2p.testing.origins import (

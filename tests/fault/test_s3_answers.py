@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import ObjectRange
+from hoard_p2p.objects import ObjectRange
 from hoard_p2p.origin.s3 import S3Origin
 from hoard_p2p.origin.s3url import parse_s3
 from tests.oddserver import Asked, OddServer, Said, Script, a_page, a_part, an_error, etag, odd_server

@@ -5,7 +5,7 @@ from blake3 import blake3
 
 from hoard_p2p.errors import ChunkCorrupt, PeerBusy, PeerUnavailable
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import RangeAsk, RangeEnd
+from hoard_p2p.objects import RangeAsk, RangeEnd
 from hoard_p2p.transfer.bulk import BulkClient
 from tests.fault.oddpeers import Behave, says, server
 from tests.fault.test_transfer_bulk import head

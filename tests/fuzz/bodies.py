@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hoard_p2p.config import Json
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import AskMode, RangeAsk, Residency, SegmentAsk
+from hoard_p2p.interfaces import AskMode, Residency, SegmentAsk
+from hoard_p2p.objects import RangeAsk
 from hoard_p2p.peer import News, NodeId, OriginId, Rumour, Said, Standing
 from hoard_p2p.testing.network import a_peer
 from hoard_p2p.transfer import ranges, streams, wire, wire_contents, wire_life, wire_members, wire_names

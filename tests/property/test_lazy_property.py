@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hoard_p2p.catalog import root as roots
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.ids import ChunkId, SnapshotId
-from hoard_p2p.interfaces import Kind, Listed
+from hoard_p2p.objects import Kind, Listed
 from hoard_p2p.publish.lazy import LazyOptions, LazyResult, build_lazy
 from hoard_p2p.publish.listing import Unmappable, decode, encode, key_length, mapped
 from hoard_p2p.publish.sealing import seal_catalog

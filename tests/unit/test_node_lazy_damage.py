@@ -7,12 +7,12 @@ from hoard_p2p.catalog.layout import file_key
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.fetch.segment import segment_of
 from hoard_p2p.ids import ChunkId, chunk_id
-from hoard_p2p.interfaces import Kind, Listed
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.catalogs import OpenSnapshot
 from hoard_p2p.node.damage import refetch, uses
 from hoard_p2p.node.keeping import file_runs
 from hoard_p2p.node.rebuilding import rebuild_index
+from hoard_p2p.objects import Kind, Listed
 from hoard_p2p.publish.lazy import LazyOptions, build_lazy
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.storage.store import Store

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from hoard_p2p.fetch.segment import Segment, Wanted
 from hoard_p2p.ids import ChunkId, SnapshotId, origin_key
-from hoard_p2p.interfaces import ObjectRange
 from hoard_p2p.node.originwork import PARTED, Reading, works_of
 from hoard_p2p.node.underway import Underway
+from hoard_p2p.objects import ObjectRange
 from hoard_p2p.origin.files import FileRead, Piece
 
 LENGTH = 2 * PARTED

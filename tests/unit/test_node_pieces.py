@@ -11,9 +11,10 @@ import pytest
 from hoard_p2p.errors import ChunkCorrupt
 from hoard_p2p.fetch.segment import Segment, Wanted, segment_of
 from hoard_p2p.ids import ChunkId, SnapshotId, chunk_id, is_origin_key, snapshot_id
-from hoard_p2p.interfaces import AskMode, RangeAsk, SegmentAsk, StreamEnd
+from hoard_p2p.interfaces import AskMode, SegmentAsk, StreamEnd
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.service import NodeService
+from hoard_p2p.objects import RangeAsk
 from hoard_p2p.peer import Peer
 from hoard_p2p.storage.records import SnapshotRecord
 from hoard_p2p.transfer.service import SendExtent

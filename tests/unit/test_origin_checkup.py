@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hoard_p2p.errors import BadRequest
-from hoard_p2p.interfaces import Kind, Listed
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.local import Body, LocalReply, LocalRequest
 from hoard_p2p.node.operations import handle
+from hoard_p2p.objects import Kind, Listed
 from hoard_p2p.origin.checkup import Checkup, check_up
 from hoard_p2p.origin.directory import DirectoryOrigin
 from hoard_p2p.origin.urls import parse_address

@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused, Unavailable
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange
+from hoard_p2p.objects import Kind, Listed, ObjectRange
 from hoard_p2p.origin.fsspec_origin import FsspecOrigin, open_fsspec, version_of
 from hoard_p2p.origin.urls import parse_address
 

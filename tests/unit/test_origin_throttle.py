@@ -1,6 +1,6 @@
 """How much an origin is asked at a time, how fast it is read, and what is asked for in one go."""
 
-from hoard_p2p.interfaces import ObjectRange
+from hoard_p2p.objects import ObjectRange
 from hoard_p2p.origin.limit import Limit, part
 from hoard_p2p.origin.spans import grouped, joined
 from hoard_p2p.origin.throttle import Throttle, backoff, for_fill, share

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hoard_p2p.errors import ObjectChanged, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange
+from hoard_p2p.objects import Kind, Listed, ObjectRange
 from hoard_p2p.origin.directory import DirectoryOrigin, Rights
 from hoard_p2p.origin.settling import SETTLED, Settling
 from hoard_p2p.origin.tree import OPEN_LEVELS, version_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hoard_p2p.errors import ObjectChanged, OriginBusy, OriginFailed, OriginRefused
-from hoard_p2p.interfaces import Kind, Listed, ObjectRange
+from hoard_p2p.objects import Kind, Listed, ObjectRange
 from hoard_p2p.origin.urls import parse_address
 from hoard_p2p.origin.web import WebOrigin
 from hoard_p2p.origin.webdoor import is_local, may_ask

@@ -11,7 +11,8 @@ from hoard_p2p.catalog import root as roots
 from hoard_p2p.catalog.reader import Catalog
 from hoard_p2p.errors import BadRequest, Refused, SourceUnmappable
 from hoard_p2p.ids import Bytes, ChunkId, chunk_id, is_origin_key, origin_key
-from hoard_p2p.interfaces import FileSink, Kind, Listed, ObjectRange
+from hoard_p2p.interfaces import FileSink
+from hoard_p2p.objects import Kind, Listed, ObjectRange
 from hoard_p2p.publish.lazy import LazyOptions, LazyProgress, LazyResult, build_lazy
 from hoard_p2p.publish.sealing import seal_catalog
 

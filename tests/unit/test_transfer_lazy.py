@@ -7,7 +7,7 @@ import pytest
 
 from hoard_p2p.errors import BadRequest, PeerUnavailable
 from hoard_p2p.ids import SnapshotId
-from hoard_p2p.interfaces import RangeAsk
+from hoard_p2p.objects import RangeAsk
 from hoard_p2p.testing.network import FileService, a_peer
 from hoard_p2p.transfer import ranges, wire_contents
 from hoard_p2p.transfer.control import PeerControl
