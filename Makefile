@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+JOBS ?= 3
 RUN := $(VENV)/.ready-run
 DEV := $(VENV)/.ready-dev
 PACKAGE := hoard_p2p tests benchmarks simulations

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import ChunkCorrupt, HoardError
-from hoard_p2p.ids import ChunkId, SnapshotId, is_origin_key, short
+from hoard_p2p.ids import HOLE, ChunkId, SnapshotId, is_origin_key, short
 from hoard_p2p.interfaces import Place, Residency, SegmentAsk
 from hoard_p2p.node import contents, ranging
 from hoard_p2p.node.app import Node
@@ -96,8 +96,8 @@ class NodeService:
         return await self._node.residency(snapshot)
 
     def locate(self, ids: Sequence[ChunkId]) -> list[SendExtent | None]:
-        # Looked up once: what a key is may be forgotten meanwhile. An unknown one stands for itself: it lies nowhere.
-        contents = [found or one for one, found in zip(ids, self._node.writer.contents(ids), strict=True)]
+        # Once: what a key is may be known or forgotten a moment later. An unknown one is a hole, which lies nowhere.
+        contents = [content or HOLE for content in self._node.writer.contents(ids)]
         counted = self._counted(contents)
         lent: list[SendExtent | None] = []
         try:

@@ -1,17 +1,19 @@
 """What peers may ask of a node, over real sockets."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hoard_p2p.config import Json
 from hoard_p2p.errors import StoreFailed
-from hoard_p2p.ids import chunk_id, snapshot_id
+from hoard_p2p.ids import ChunkId, chunk_id, origin_key, snapshot_id
 from hoard_p2p.node.app import Node
 from hoard_p2p.node.names_wire import snapshot_json
 from hoard_p2p.node.service import NodeService
 from hoard_p2p.storage.records import SnapshotRecord
+from hoard_p2p.storage.writer import ChunkWriter
 from hoard_p2p.transfer.wire import Announcement
 from tests.unit.node_cluster import run, running
 from tests.unit.node_roots import a_root
@@ -54,6 +56,42 @@ def test_what_a_peer_is_being_sent_is_not_given_back_until_it_was_sent(tmp_path:
     async def main() -> None:
         async with running(tmp_path / "a") as node:
             await node.blocking(_drop_while_it_is_sent, node)
+
+    run(main)
+
+
+class _KnownMeanwhile:
+    """The writer of a node, to which a piece becomes known right after it was asked what that is."""
+
+    def __init__(self, writer: ChunkWriter, key: ChunkId, data: bytes) -> None:
+        self._writer = writer
+        self._piece = (key, data)
+
+    def contents(self, ids: Sequence[ChunkId]) -> list[ChunkId | None]:
+        found = self._writer.contents(ids)
+        key, data = self._piece
+        self._writer.put(chunk_id(data), data)
+        self._writer.know(key, chunk_id(data))
+        return found
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._writer, name)
+
+
+def test_a_piece_that_becomes_known_while_it_is_looked_for_is_never_sent_under_its_key(tmp_path: Path) -> None:
+    """The peer would take that for its content id, and this node for a liar."""
+
+    async def main() -> None:
+        async with running(tmp_path / "a") as node:
+            key, data = origin_key(b"object", b"version", 0, 39), b"x" * 39
+            writer = node.writer
+            node.writer = _KnownMeanwhile(writer, key, data)  # type: ignore[assignment]
+            service = NodeService(node)
+            assert await node.blocking(service.locate, [key]) == [None]
+            (extent,) = await node.blocking(service.locate, [key])
+            assert extent is not None and extent.content == chunk_id(data)
+            service.release([extent], 1)
+            node.writer = writer
 
     run(main)
 
