@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,15 @@ LOOKS = (("status",), ("peers",), ("capacity",))
 """Commands that print an answer of the node as it is."""
 IO_KINDS = ("no-open", "passthrough")
 """The kinds of mount; a test that takes `io` runs for each."""
+
+
+def space_of(directory: Path) -> int:
+    """Bytes that the files of a directory take on the disk; those that go meanwhile take none."""
+    size = 0
+    for path in directory.iterdir():
+        with suppress(FileNotFoundError):
+            size += path.stat().st_blocks * 512
+    return size
 
 
 def io_options(io: str) -> tuple[str, ...]:

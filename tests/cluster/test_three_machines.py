@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.netns import network
-from tests.system import Machine, exported, machines, make_tree, tree, wait_until
+from tests.system import Machine, exported, machines, make_tree, space_of, tree, wait_until
 
 pytestmark = [pytest.mark.netns, pytest.mark.fuse, pytest.mark.timeout(240)]
 
@@ -93,7 +93,7 @@ def settled_store(machine: Machine) -> dict[str, int]:
 
     def is_settled() -> bool:
         figures = {name: machine.json("status")["store"][name] for name in ("chunks", "used")}
-        slabs = sum(slab.stat().st_blocks * 512 for slab in (machine.data_dir / "slabs").iterdir())
+        slabs = space_of(machine.data_dir / "slabs")
         seen.append({**figures, "slabs": slabs})
         return len(seen) > 3 and seen[-1] == seen[-2] == seen[-3]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system import HOARD, Machine, exported, machines, make_tree, tree, wait_until
+from tests.system import HOARD, Machine, exported, machines, make_tree, space_of, tree, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 NewDirectory = Callable[[str], Path]
@@ -175,7 +175,7 @@ def test_kill_9_of_the_node_in_a_publish_leaves_a_store_that_works(node: Machine
     command = [*HOARD, "publish", os.fspath(source), "--data-dir", os.fspath(node.data_dir)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     slabs = node.data_dir / "slabs"
-    wait_until(lambda: sum(file.stat().st_blocks for file in slabs.iterdir()) > 1000, "bytes are written")
+    wait_until(lambda: space_of(slabs) > 1000 * 512, "bytes are written")
     node.kill()
     process.communicate(timeout=20)
     assert process.returncode != 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system import Machine, machines, make_tree, wait_until
+from tests.system import Machine, machines, make_tree, space_of, wait_until
 
 pytestmark = [pytest.mark.fuse, pytest.mark.timeout(180)]
 NewDirectory = Callable[[str], Path]
@@ -20,7 +20,7 @@ def node(new_directory: NewDirectory) -> Iterator[Machine]:
 
 
 def slabs_size(node: Machine) -> int:
-    return sum(path.stat().st_blocks * 512 for path in (node.data_dir / "slabs").iterdir())
+    return space_of(node.data_dir / "slabs")
 
 
 def users(node: Machine, snapshot: str) -> list[str]:
