@@ -91,7 +91,7 @@ class StoreKeeper:
         return [pending or next(listed) for pending in waiting]
 
     def keep(self, segment: Segment, chunk: Wanted, data: memoryview) -> Place:
-        content = self._found(chunk.chunk_id, data)
+        (content,) = self._found([(chunk, data)])
         place = self._heal(content, data)
         if place is None:
             if segment.catalog is not None and segment.file:
@@ -112,27 +112,36 @@ class StoreKeeper:
             log.info("chunk %s goes to a shared slab: %s", short(content), error)
             self._writer.put(content, data)
 
-    def _found(self, identifier: ChunkId, data: memoryview) -> ChunkId:
-        """The id of these bytes. Raises ChunkCorrupt if an origin key was found to be others before: somebody lies, or
-        the origin did not keep two versions apart."""
-        if not is_origin_key(identifier):
-            return identifier
-        content, known = chunk_id(data), self._writer.content(identifier)
+    def _found(self, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[ChunkId]:
+        """The ids of these bytes, with one look at the index for all that have origin keys. Raises ChunkCorrupt if one
+        was found to be others before: somebody lies, or the origin did not keep two versions apart."""
+        keys = [chunk.chunk_id for chunk, _ in chunks if is_origin_key(chunk.chunk_id)]
+        if not keys:
+            return [chunk.chunk_id for chunk, _ in chunks]
+        known = dict(zip(keys, self._writer.contents(keys), strict=True))
+        return [
+            self._agreed(chunk.chunk_id, known[chunk.chunk_id], chunk_id(data))
+            if chunk.chunk_id in known
+            else chunk.chunk_id
+            for chunk, data in chunks
+        ]
+
+    def _agreed(self, key: ChunkId, known: ChunkId | None, content: ChunkId) -> ChunkId:
         if known is not None and known != content:
             self.conflicts += 1
             log.log(
                 logging.WARNING if self.conflicts == 1 else logging.INFO,
                 "piece %s was %s when it was first read, and now it came as %s: that is not kept",
-                short(identifier), short(known), short(content),
+                short(key), short(known), short(content),
             )  # fmt: skip
-            raise ChunkCorrupt(f"piece {short(identifier)} was {short(known)} before, and came as {short(content)}")
+            raise ChunkCorrupt(f"piece {short(key)} was {short(known)} before, and came as {short(content)}")
         return content
 
     def keep_many(self, segment: Segment, chunks: Sequence[tuple[Wanted, memoryview]]) -> list[Place]:
         """`keep` for several chunks: those of shared slabs with one look at the index and few writes."""
         if segment.catalog is not None and segment.file:
             return [self.keep(segment, chunk, data) for chunk, data in chunks]
-        found = [(self._found(chunk.chunk_id, data), data) for chunk, data in chunks]
+        found = [(content, data) for content, (_, data) in zip(self._found(chunks), chunks, strict=True)]
         healed = {content: self._heal(content, data) for content, data in found}
         self._writer.put_many([(content, data) for content, data in found if healed[content] is None])
         places = [healed[content] or self._kept(content) for content, _ in found]

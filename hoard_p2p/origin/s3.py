@@ -115,10 +115,6 @@ class S3Origin(Punctual):
         self._closed.set()
         self._http.close()
 
-    def version_now(self, path: bytes) -> str:
-        """The version of an object, and its size, in words: for messages."""
-        return self._now(self._prefix + path)
-
     # --- listing
 
     def _entries(self, page: Page) -> Iterator[Listed]:
